@@ -1,0 +1,67 @@
+/* loaders/quant.h - the table of weight formats: how a logical W[rows][cols] lies on disk
+ * and what it decodes to.  Floor 1. */
+#ifndef KLD_LOADERS_QUANT_H
+#define KLD_LOADERS_QUANT_H
+#include "loaders/safetensors.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* One row of the table each; a format is decided by the set of tensors under a prefix,
+ * never by the config alone. */
+typedef enum kld_format {
+    KLD_FMT_BF16, KLD_FMT_F16, KLD_FMT_F32,
+    KLD_FMT_NVFP4,       /* E2M1 codes, E4M3 scale a 16 block, FP32 global: multiply or divide */
+    KLD_FMT_MXFP4,       /* E2M1 codes, E8M0 scale a 32 block */
+    KLD_FMT_FP8_TENSOR,  /* E4M3, one scale */
+    KLD_FMT_FP8_CHANNEL, /* E4M3, one scale a row */
+    KLD_FMT_COUNT
+} kld_format;
+
+const char *kld_format_name(kld_format f); /* "NVFP4", "FP8 (per channel)" */
+
+/* A logical matrix or vector; vectors have rows == n, cols == 1.  All pointers are
+ * borrowed from the checkpoint. */
+typedef struct kld_weight {
+    kld_format format;
+    size_t rows, cols;         /* logical, out x in */
+    const kld_tensor *data;    /* dense values or codes */
+    const kld_tensor *scale;   /* block, channel or tensor scales; NULL when dense */
+    const kld_tensor *global;  /* NVFP4 FP32 global, else NULL */
+    bool global_divides;       /* compressed-tensors: W = code * (scale / global) */
+    const kld_tensor *bias;    /* [rows] dense, or NULL */
+    const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
+} kld_weight;
+
+/* Bytes of data + scale + global + bias as stored. */
+uint64_t kld_weight_bytes(const kld_weight *w);
+
+/* The stored parts of one weight in memory, as read from disk. */
+typedef struct kld_weight_bytes_view {
+    const unsigned char *data, *scale, *global;
+} kld_weight_view;
+
+/* Decode rows [row0, row0+n) into out[n][cols].
+ *   dense     exact FP32 value
+ *   NVFP4     fl32(fl(code*scale) * global), code*scale exact; `unscaled` true leaves the
+ *             global out (exact in BF16) and the caller multiplies its GEMM by
+ *             kld_weight_alpha: this is how the engine represents the weight exactly
+ *   MXFP4     exact;  FP8  fl32(code * scale), or the bare code when unscaled and the
+ *             scale is per tensor
+ * Pure, thread-safe.  Never fails: kld_weight_check has run. */
+void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size_t n, bool unscaled,
+                       float *out);
+
+/* The factor that `unscaled` left out: 1 for formats without one. */
+float kld_weight_alpha(const kld_weight *w, kld_weight_view v);
+
+/* Scan scales and dense values.  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
+ * or non-positive global/tensor scale, E8M0 255; the message has tensor, count, first [r,c].
+ * Non-finite dense values are counted into *nonfinite and are not an error here. */
+KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v,
+                                          uint64_t *nonfinite, kld_err *err);
+
+KLD_EXTERN_C_END
+#endif
