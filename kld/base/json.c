@@ -50,7 +50,8 @@ kld_status kld_json_load(json_t **out, const char *path, size_t max, kld_err *er
     *out = NULL;
     kld_status st = kld_file_slurp(path, max, &b, err);
     if (st == KLD_OK)
-        st = kld_where(err, kld_json_parse(out, b.data ? (void *)b.data : (void *)"", b.len, 64, err),
+        st = kld_where(err,
+                       kld_json_parse(out, b.data ? (void *)b.data : (void *)"", b.len, 64, err),
                        "%s", path);
     kld_buf_free(&b);
     return st;
@@ -117,7 +118,8 @@ kld_status kld_json_arr(const json_t *obj, const char *key, json_t **out, kld_er
 }
 
 kld_status kld_json_dump(const json_t *v, bool indent, kld_buf *out, kld_err *err) {
-    size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | (indent ? JSON_INDENT(2) : JSON_COMPACT);
+    size_t flags =
+        JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | (indent ? JSON_INDENT(2) : JSON_COMPACT);
     char *s = json_dumps(v, flags);
     if (!s) return kld_fail(err, KLD_E_NOMEM, "out of memory while writing JSON");
     kld_status st = kld_buf_adds(out, s, err);
