@@ -37,9 +37,11 @@ kld_status kld_json_parse(json_t **out, const void *text, size_t len, size_t max
         return kld_fail(err, KLD_E_INPUT, "JSON nested %zu deep; at most %zu is accepted", depth,
                         max_depth);
     json_error_t je;
+    size_t failures = kld_mem_raw_failures();
     *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
     if (*out) return KLD_OK;
-    if (json_error_code(&je) == json_error_out_of_memory)
+    /* jansson reports most failed allocations as syntax errors. */
+    if (kld_mem_raw_failures() != failures)
         return kld_fail(err, KLD_E_NOMEM, "out of memory while parsing JSON");
     return kld_fail(err, KLD_E_INPUT, "not valid JSON at line %d, column %d: %s", je.line,
                     je.column, je.text);
