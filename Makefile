@@ -21,7 +21,7 @@ comma   := ,
 MODE := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)-cuda$(CUDA)
 B    := build/$(MODE)
 
-CSTD := -std=c17 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-fast-math
+CSTD := -std=c17 -D_XOPEN_SOURCE=700 -ffp-contract=off -fno-fast-math
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wundef -Wformat=2 -Wcast-qual $(if $(CI),-Werror)
 OPT  := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
