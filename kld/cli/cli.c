@@ -12,24 +12,34 @@
 
 enum { KEY_JSON = 0x500 };
 
-static error_t parse_common(int key, char *arg, struct argp_state *state) {
-    cli_common *c = state->input;
+static error_t parse_quiet(int key, char *arg, struct argp_state *state) {
     (void)arg;
+    (void)state;
     switch (key) {
-    case KEY_JSON: c->json = true; return 0;
     case 'q': kld_log_set_level(KLD_LOG_QUIET); return 0;
     case 'v': kld_log_set_level(KLD_LOG_VERBOSE); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
+static error_t parse_common(int key, char *arg, struct argp_state *state) {
+    cli_common *c = state->input;
+    if (key != KEY_JSON) return parse_quiet(key, arg, state);
+    c->json = true;
+    return 0;
+}
+
+#define QUIET_OPTIONS                                                                              \
+    {"quiet", 'q', 0, 0, "No progress and no notes, only warnings and errors", 0},                 \
+        {"verbose", 'v', 0, 0, "More notes", 0}, {                                                 \
+        0                                                                                          \
+    }
+static const struct argp_option quiet_options[] = {QUIET_OPTIONS};
 static const struct argp_option common_options[] = {
-    {"json", KEY_JSON, 0, 0, "Print one JSON object instead of text", 0},
-    {"quiet", 'q', 0, 0, "No progress and no notes, only warnings and errors", 0},
-    {"verbose", 'v', 0, 0, "More notes", 0},
-    {0},
-};
+    {"json", KEY_JSON, 0, 0, "Print one JSON object instead of text", 0}, QUIET_OPTIONS};
+static const struct argp quiet_argp = {quiet_options, parse_quiet, 0, 0, 0, 0, 0};
 static const struct argp common_argp = {common_options, parse_common, 0, 0, 0, 0, 0};
+const struct argp_child cli_quiet_child[] = {{&quiet_argp, 0, "Common options:", 100}, {0}};
 const struct argp_child cli_common_child[] = {{&common_argp, 0, "Common options:", 100}, {0}};
 
 void cli_parse(const struct argp *argp, const char *name, int argc, char **argv, void *input) {

@@ -16,6 +16,7 @@ typedef struct cli_common {
     bool json; /* one JSON object on stdout instead of text */
 } cli_common;
 extern const struct argp_child cli_common_child[];
+extern const struct argp_child cli_quiet_child[]; /* for a command with a --json of its own */
 
 /* Parse argv with argp, "kld NAME" as the program name in messages.  Does not return on
  * --help or on a usage error (exit 2). */

@@ -47,14 +47,24 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static bool is_json_name(const char *name) {
+    size_t n = name ? strlen(name) : 0;
+    return n > 5 && strcmp(name + n - 5, ".json") == 0;
+}
+
+/* `--json`, `--json=FILE`, and `--json FILE.json`: no capture is called .json, so the last
+ * spelling cannot swallow a candidate. */
+static void take_json(args *a, char *arg, struct argp_state *s) {
+    if (!arg && is_json_name(s->argv[s->next])) arg = s->argv[s->next++];
+    a->json_file = arg;
+    a->common.json = !arg;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *s) {
     args *a = s->input;
     switch (key) {
     case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
-    case KEY_JSON_FILE:
-        a->json_file = arg;
-        a->common.json = !arg;
-        return 0;
+    case KEY_JSON_FILE: take_json(a, arg, s); return 0;
     case KEY_FAIL:
         if (a->n_gates == MAX_GATES) argp_error(s, "at most %d gates", MAX_GATES);
         a->gate[a->n_gates++] = arg;
@@ -110,7 +120,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         "Compare captures of candidates with the capture of their reference.\v"
         "Every mean that the stored lists do not make exact is given as a guaranteed lower bound, "
         "an unbiased estimate, and an interval over source clusters.",
-        cli_common_child,
+        cli_quiet_child,
         0,
         0};
     args a = {.opt = kld_compare_defaults()};
