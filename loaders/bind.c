@@ -18,7 +18,6 @@ typedef struct binder {
     const kld_prefix *prefix;
     bool *claimed; /* [ckpt.n_tensors] */
     size_t dim[KLD_DIM_COUNT];
-    size_t n_kv_scales;
 } binder;
 
 kld_status kld_model_warn(kld_model *m, kld_err *err, const char *fmt, ...) {

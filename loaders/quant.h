@@ -12,7 +12,9 @@ KLD_EXTERN_C_BEGIN
 /* One row of the table each; a format is decided by the set of tensors under a prefix,
  * never by the config alone. */
 typedef enum kld_format {
-    KLD_FMT_BF16, KLD_FMT_F16, KLD_FMT_F32,
+    KLD_FMT_BF16,
+    KLD_FMT_F16,
+    KLD_FMT_F32,
     KLD_FMT_NVFP4,       /* E2M1 codes, E4M3 scale a 16 block, FP32 global: multiply or divide */
     KLD_FMT_MXFP4,       /* E2M1 codes, E8M0 scale a 32 block */
     KLD_FMT_FP8_TENSOR,  /* E4M3, one scale */
@@ -26,12 +28,12 @@ const char *kld_format_name(kld_format f); /* "NVFP4", "FP8 (per channel)" */
  * borrowed from the checkpoint. */
 typedef struct kld_weight {
     kld_format format;
-    size_t rows, cols;         /* logical, out x in */
-    const kld_tensor *data;    /* dense values or codes */
-    const kld_tensor *scale;   /* block, channel or tensor scales; NULL when dense */
-    const kld_tensor *global;  /* NVFP4 FP32 global, else NULL */
-    bool global_divides;       /* compressed-tensors: W = code * (scale / global) */
-    const kld_tensor *bias;    /* [rows] dense, or NULL */
+    size_t rows, cols;             /* logical, out x in */
+    const kld_tensor *data;        /* dense values or codes */
+    const kld_tensor *scale;       /* block, channel or tensor scales; NULL when dense */
+    const kld_tensor *global;      /* NVFP4 FP32 global, else NULL */
+    bool global_divides;           /* compressed-tensors: W = code * (scale / global) */
+    const kld_tensor *bias;        /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
 } kld_weight;
 
