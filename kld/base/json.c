@@ -28,6 +28,15 @@ static size_t text_depth(const unsigned char *s, size_t n) {
     return worst;
 }
 
+/* jansson reports some failed allocations as a syntax error, or as nothing.  No single
+ * allocation of a parse is larger than the text, so asking for that much tells which it was. */
+static bool out_of_memory(const json_error_t *je, size_t len) {
+    if (!je->text[0] || json_error_code(je) == json_error_out_of_memory) return true;
+    void *probe = kld_mem_raw(len + 1);
+    kld_free(probe);
+    return !probe;
+}
+
 kld_status kld_json_parse(json_t **out, const void *text, size_t len, size_t max_depth,
                           kld_err *err) {
     *out = NULL;
@@ -39,7 +48,7 @@ kld_status kld_json_parse(json_t **out, const void *text, size_t len, size_t max
     json_error_t je;
     *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
     if (*out) return KLD_OK;
-    if (json_error_code(&je) == json_error_out_of_memory)
+    if (out_of_memory(&je, len))
         return kld_fail(err, KLD_E_NOMEM, "out of memory while parsing JSON");
     return kld_fail(err, KLD_E_INPUT, "not valid JSON at line %d, column %d: %s", je.line,
                     je.column, je.text);
