@@ -1,0 +1,66 @@
+/* datasets/suite.h - an evaluation suite: frozen token ids with where they came from.
+ * Floor 1; may include kld/base only.
+ *
+ * On disk a suite is JSON Lines (docs/suites.md).  Line 1 is the header object
+ *   {"kld_suite": 1, "tokenizer": HEX, "vocab": N, "window": N, "stride": N,
+ *    "bos": "none|first|every", "windows": N, "digest": HEX, ...}
+ * and every further line one window
+ *   {"ids": [...], "score_from": S, "source": "...", "cluster": "...", "stratum": "...",
+ *    "partition": "...", "offset": O, "tokens_sha256": HEX}
+ * in suite order.  A file without a header whose lines hold "ids" is accepted as a foreign
+ * suite: defaults fill the rest, and tokenizer stays all zero (unknown). */
+#ifndef KLD_DATASETS_SUITE_H
+#define KLD_DATASETS_SUITE_H
+#include "kld/base/mem.h"
+#include "kld/base/sha256.h"
+#include "kld/base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* Position t of a window scores token ids[t+1] given ids[0..t]; scored positions are
+ * t = score_from .. n-2, so a window of one token has none. */
+typedef struct kld_window {
+    uint32_t *ids;  /* [n] arena */
+    size_t n;
+    size_t score_from;
+    const char *source;    /* file, data set and revision: free text */
+    const char *cluster;   /* unit of resampling: document or repository */
+    const char *stratum;   /* "" when none */
+    const char *partition; /* "analysis", "qualification" or "" */
+    uint64_t offset;       /* of ids[0] in the token stream of its document */
+    kld_digest tokens;     /* SHA-256 of ids as little-endian u32 */
+} kld_window;
+
+size_t kld_window_scored(const kld_window *w); /* n-1-score_from, or 0 */
+
+typedef struct kld_suite {
+    kld_window *windows; /* [n_windows] */
+    size_t n_windows;
+    uint64_t tokens, positions; /* sums over windows */
+    kld_digest tokenizer; /* kld_tokenizer_digest; zero when unknown */
+    size_t vocab;         /* kld_tokenizer_size; 0 when unknown */
+    size_t window, stride;
+    const char *bos;      /* "none", "first", "every", "" unknown */
+    kld_digest digest;    /* over tokenizer, vocab, bos and every window's ids, score_from,
+                             cluster, stratum and partition, in order */
+    kld_arena arena;
+} kld_suite;
+
+/* KLD_E_INPUT  missing or malformed file, with line number; an id >= vocab when vocab is
+ *              known; a digest that does not match; the same cluster in two partitions;
+ *              no scored position at all. */
+KLD_NODISCARD kld_status kld_suite_load(kld_suite *s, const char *path, kld_err *err);
+
+/* Compute digests and write the file atomically. */
+KLD_NODISCARD kld_status kld_suite_save(kld_suite *s, const char *path, kld_err *err);
+
+/* Fill in tokens/positions and all digests from the windows. */
+KLD_NODISCARD kld_status kld_suite_seal(kld_suite *s, kld_err *err);
+
+void kld_suite_free(kld_suite *s);
+
+KLD_EXTERN_C_END
+#endif

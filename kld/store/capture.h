@@ -1,0 +1,117 @@
+/* kld/store/capture.h - the capture file: write, resume, read, verify.
+ * Floor 1; may include kld/base only; the only module that sees zstd.
+ * Byte layout: docs/format.md. */
+#ifndef KLD_STORE_CAPTURE_H
+#define KLD_STORE_CAPTURE_H
+#include "kld/base/json.h"
+#include "kld/base/sha256.h"
+#include "kld/base/status.h"
+#include "kld/store/records.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* The header: who was run, on what, how.  Strings are owned (kld_free) and never NULL in
+ * a capture that was read; NULL means "" when writing. */
+typedef struct kld_capture_info {
+    char *name;    /* base name of the checkpoint directory or org/name */
+    char *label;   /* method label, e.g. "NVFP4 (QAD)" */
+    char *family;
+    kld_digest model;      /* kld_checkpoint digest */
+    kld_digest model_full; /* --hash full, or zero */
+    kld_digest tokenizer, suite;
+    uint64_t vocab;        /* columns in the softmax */
+    uint64_t vocab_rows;   /* rows of the head as stored; >= vocab */
+    uint64_t windows, positions;
+    uint64_t top_k, min_k, tail_samples;
+    double tail_mass;
+    uint64_t seed;
+    bool has_reference;    /* a candidate captured with --ref */
+    char *reference_name;
+    kld_digest reference;  /* content digest of the reference capture */
+    uint64_t ref_top_k, ref_tail_samples;
+    json_t *engine; /* owned: flat object of strings (version, commit, backend, device, blas,
+                       precision, activations, ...).  Two captures are comparable without a
+                       mark only if key "arithmetic" is equal in both. */
+    json_t *quant;  /* owned: {module kind: {format: count, ...}, ...} */
+    /* Recorded but outside the content digest. */
+    char *time; /* ISO 8601 UTC */
+    char *host;
+} kld_capture_info;
+void kld_capture_info_free(kld_capture_info *info);
+
+/* Where a window came from; strings borrowed when writing, owned by the capture when read. */
+typedef struct kld_window_meta {
+    uint64_t tokens;     /* ids in the window */
+    uint64_t score_from; /* first scored position */
+    uint64_t offset;
+    const char *source, *cluster, *stratum, *partition;
+    kld_digest ids;      /* SHA-256 of the window's ids */
+} kld_window_meta;
+
+/* ---- writing ---------------------------------------------------------------------- */
+
+typedef struct kld_capture_writer kld_capture_writer;
+
+/* Start path.partial.  info->windows frames must follow. */
+KLD_NODISCARD kld_status kld_capture_create(kld_capture_writer **out, const char *path,
+                                            const kld_capture_info *info, kld_err *err);
+
+/* Continue path.partial after its last whole frame; *windows_done frames are in it.  The
+ * time and host of the first start are kept, so the finished file is the same as that of
+ * an uninterrupted run.
+ * KLD_E_INPUT  no partial, or its header differs from info in anything but time and host
+ *              (the message names the field). */
+KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char *path,
+                                            const kld_capture_info *info, size_t *windows_done,
+                                            kld_err *err);
+
+/* Append one window, in suite order.  Log-probabilities are rounded to the file's grid
+ * (docs/format.md) as they are stored.
+ *  ref  the reference's records of the same window (as read back from its capture) when
+ *       info.has_reference, else NULL
+ * Synced to disk at least once a second of writing, so a crash loses little. */
+KLD_NODISCARD kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta,
+                                         const kld_records *r, const kld_records *ref,
+                                         kld_err *err);
+
+/* Write the footer, sync, rename into place, free w.  On failure w is still the caller's. */
+KLD_NODISCARD kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err);
+void kld_capture_leave(kld_capture_writer *w); /* keep the partial for a resume; frees w */
+void kld_capture_abort(kld_capture_writer *w); /* remove the partial; frees w */
+
+/* ---- reading ---------------------------------------------------------------------- */
+
+typedef struct kld_capture kld_capture;
+
+/* Header and footer are read and checked; frames are checked as they are read.
+ * KLD_E_INPUT  not a capture, truncated, damaged: the message names the part and byte. */
+KLD_NODISCARD kld_status kld_capture_open(kld_capture **out, const char *path, kld_err *err);
+void kld_capture_close(kld_capture *c);
+
+const kld_capture_info *kld_capture_header(const kld_capture *c);
+kld_digest kld_capture_digest(const kld_capture *c); /* content digest */
+const char *kld_capture_path(const kld_capture *c);
+uint64_t kld_capture_bytes(const kld_capture *c); /* file size */
+
+/* Window i of the file into out (allocated here; kld_records_free).  Thread-safe for
+ * distinct out.
+ *  ref   the reference's records of window i, needed when the capture has a reference
+ *        (its own list is stored relative to the reference's ids), else NULL
+ *  meta  may be NULL; strings live as long as c
+ * KLD_E_INPUT  damaged frame (message: window, byte range, reason). */
+KLD_NODISCARD kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref,
+                                          kld_records *out, kld_window_meta *meta, kld_err *err);
+
+/* Meta of window i without decoding its columns. */
+KLD_NODISCARD kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta,
+                                          kld_err *err);
+
+/* Every byte of the file: header, each frame's SHA-256 and decompression, footer, content
+ * digest, nothing in between or after. */
+KLD_NODISCARD kld_status kld_capture_verify(kld_capture *c, kld_err *err);
+
+KLD_EXTERN_C_END
+#endif

@@ -1,0 +1,108 @@
+/* logits/engine.h - run a model over token windows, layer by layer, and hand out what its
+ * head says.  Floor 2.
+ *
+ * The loop is layer-outer: every weight is read from disk once, and every token of every
+ * window is pushed through a layer before the next is read.  Chunks of tokens never span
+ * windows and have a size fixed by the program, so a window's result does not depend on
+ * which other windows run, on threads, on memory, or on where a run was resumed. */
+#ifndef KLD_LOGITS_ENGINE_H
+#define KLD_LOGITS_ENGINE_H
+#include "kld/base/json.h"
+#include "kld/base/status.h"
+#include "kld/store/records.h"
+#include "loaders/model.h"
+#include "logits/backend.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+typedef enum kld_precision {
+    KLD_PRECISION_BF16, /* GEMM inputs rounded to BF16, accumulation and residual FP32 */
+    KLD_PRECISION_FP32
+} kld_precision;
+
+typedef struct kld_seq {
+    const uint32_t *ids; /* [n] borrowed */
+    size_t n;
+    size_t score_from; /* positions score_from .. n-2 are scored */
+} kld_seq;
+
+/* Which ids the candidate must report at each scored position (the reference's). */
+typedef struct kld_gather {
+    const uint32_t *count, *ids; /* [n], [n][ld] */
+    size_t ld;
+    const uint32_t *tail_ids; /* [n][m]; UINT32_MAX = none */
+    size_t m;
+} kld_gather;
+
+/* Receives results in window order.  A callback's failure ends the run with its status. */
+typedef struct kld_sink {
+    void *ctx;
+    /* What to gather for window i; NULL pointer = nothing.  Valid until the records of
+     * window i were delivered. */
+    kld_status (*gather)(void *ctx, size_t i, kld_gather *out, kld_err *err);
+    /* Records of window i; borrowed for the call.  NULL when only logits are wanted. */
+    kld_status (*records)(void *ctx, size_t i, const kld_records *r, kld_err *err);
+    /* Raw logits, rows [row0, row0+n) of window i, all positions 0..n-1 of the window, FP32
+     * [n][vocab]; NULL when not wanted. */
+    kld_status (*logits)(void *ctx, size_t i, size_t row0, size_t n, const float *logits,
+                         kld_err *err);
+} kld_sink;
+
+typedef struct kld_engine_options {
+    kld_precision precision;
+    size_t vocab;       /* columns used in the softmax; 1..config.vocab */
+    size_t top_k;       /* at most this many ids a position */
+    size_t min_k;       /* at least this many (or vocab) */
+    double tail_mass;   /* stop when the remaining mass is at most this */
+    size_t tail_samples;
+    uint64_t seed;      /* of the tail draws */
+    uint64_t memory;    /* bytes for the residual stream before it spills to a file; 0 = auto:
+                           half of the free memory */
+    const char *spill_dir; /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
+    const char *state_dir; /* where the residual is checkpointed for a resume (created);
+                              NULL = no checkpoints */
+    bool resume;           /* start from the newest whole checkpoint in state_dir */
+    size_t skip_windows;   /* head stage: windows already delivered in an earlier run */
+    kld_digest run_id;     /* identity of model + suite + options: a checkpoint with another
+                              run_id is refused */
+} kld_engine_options;
+
+typedef struct kld_engine_stats {
+    uint64_t bytes_read;    /* of weights */
+    uint64_t tokens;
+    uint64_t peak_bytes;    /* of engine buffers */
+    double seconds, read_wait_seconds, layer_seconds, head_seconds, checkpoint_seconds;
+    size_t resumed_layer;   /* first layer computed in this run */
+    uint64_t nonfinite_rows;
+} kld_engine_stats;
+
+/* KLD_E_INPUT  an id >= config.vocab, damaged weights, foreign checkpoint in state_dir
+ * KLD_E_UNSUPPORTED  the back end refuses the plan (before anything is read)
+ * KLD_E_NOMEM / KLD_E_IO / KLD_E_INTERRUPTED  as they come; what state_dir holds stays valid
+ * After success state_dir is removed by the caller, not here. */
+KLD_NODISCARD kld_status kld_engine_run(const kld_model *m, const kld_backend *backend,
+                                        const kld_seq *seqs, size_t n_seqs,
+                                        const kld_engine_options *opt, const kld_sink *sink,
+                                        kld_engine_stats *stats, kld_err *err);
+
+/* Identity of the arithmetic, for the capture header: flat JSON object (owned by the caller)
+ * with "version", "backend", "device", "blas", "precision", "accumulate", "activations", "chunk",
+ * and "arithmetic": one string that is equal exactly when results are comparable. */
+KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
+                                             const kld_engine_options *opt, json_t **out,
+                                             kld_err *err);
+
+/* What a run would need, for `kld inspect`: bytes of the largest layer as stored and
+ * decoded, of the residual stream for n tokens, of scratch. */
+typedef struct kld_plan {
+    uint64_t largest_layer_stored, largest_layer_decoded, embed_bytes, head_bytes;
+    uint64_t residual_bytes, scratch_bytes, total_bytes;
+} kld_plan;
+void kld_engine_plan(const kld_model *m, const kld_engine_options *opt, uint64_t tokens,
+                     size_t longest_window, kld_plan *out);
+
+KLD_EXTERN_C_END
+#endif
