@@ -21,12 +21,11 @@ typedef struct binder {
 } binder;
 
 kld_status kld_model_warn(kld_model *m, kld_err *err, const char *fmt, ...) {
-    char line[1024];
+    char line[1024] = "";
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    if (n < 0) n = 0;
     if (m->n_warnings % 16 == 0) {
         char **grown;
         TRY(ARENA_ARRAY(&m->arena, &grown, m->n_warnings + 16, err));

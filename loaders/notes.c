@@ -194,10 +194,10 @@ static bool path_says_qad(const char *dir) {
 }
 
 static kld_status config_says_qad(const kld_model *m, bool *yes, kld_err *err) {
-    const json_t *parts[] = {kld_quant_config(&m->ckpt), m->ckpt.hf_quant,
-                             json_object_get(m->ckpt.config, "_name_or_path")};
+    const json_t *parts[3] = {kld_quant_config(&m->ckpt), m->ckpt.hf_quant,
+                              json_object_get(m->ckpt.config, "_name_or_path")};
     *yes = false;
-    for (size_t i = 0; !*yes && i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; !*yes && i < 3; i++) {
         kld_buf b = {0};
         if (!parts[i]) continue;
         kld_status st = kld_json_dump(parts[i], false, &b, err);

@@ -69,5 +69,10 @@ float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
 KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v,
                                           uint64_t *nonfinite, kld_err *err);
 
+/* Blocks whose scale is 0 although a code is not: what the writer lost to underflow.  They
+ * decode to zeros, which is legal; 0 for formats without block scales or whose scales have
+ * no zero. */
+uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v);
+
 KLD_EXTERN_C_END
 #endif

@@ -270,13 +270,18 @@ static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {
 static kld_status names_something(const kld_model *m, const kld_pattern *p, bool *hit,
                                   kld_err *err) {
     *hit = m->config.tied && strstr(p->text, "lm_head");
+    char last[MAX_NAME] = "";
     for (size_t i = 0; !*hit && i < m->ckpt.n_tensors; i++) {
         char name[MAX_NAME];
         snprintf(name, sizeof name, "%s", m->ckpt.tensors[i].name);
         for (char *dot = strrchr(name, '.'); dot && !*hit; dot = strrchr(name, '.')) {
             *dot = '\0';
+            /* Names are sorted: this module and its parents were tried just before. */
+            size_t n = strlen(name);
+            if (!strncmp(last, name, n) && (last[n] == '.' || !last[n])) break;
             TRY(kld_pattern_match_any(p, name, NULL, hit, err));
         }
+        snprintf(last, sizeof last, "%s", m->ckpt.tensors[i].name);
     }
     return KLD_OK;
 }

@@ -156,6 +156,28 @@ static void refused(void **state) {
     }
 }
 
+/* T24: a scale that the index forgot is missing, whatever the file holds. */
+static void forgotten_scale(void **state) {
+    (void)state;
+    ck_dir b;
+    tiny_make(&b, "{" CONFIG "}", NULL, nvfp4, 4);
+    kld_buf index = {0};
+    assert_int_equal(kld_buf_adds(&index, "{\"weight_map\":{", NULL), KLD_OK);
+    for (size_t i = 0; i < N_PLAIN; i++)
+        assert_int_equal(kld_buf_addf(&index, NULL, "%s\"%s\":\"model.safetensors\"", i ? "," : "",
+                                      tiny_plain[i].name),
+                         KLD_OK);
+    assert_int_equal(
+        kld_buf_addf(&index, NULL, ",\"%s\":\"model.safetensors\"}}", UP "weight_scale"), KLD_OK);
+    ck_text(&b, "model.safetensors.index.json", (char *)index.data);
+    kld_model *m;
+    kld_err err = {0};
+    assert_int_equal(kld_model_open(&m, b.dir, &err), KLD_E_INPUT);
+    assert_non_null(strstr(err.text, "mlp.up_proj: 'weight_scale_2' is missing beside"));
+    kld_buf_free(&index);
+    ck_end(&b);
+}
+
 #define Q(method, rest) ",\"quantization_config\":{\"quant_method\":\"" method "\"" rest "}"
 
 static void config_conflicts(void **state) {
@@ -248,8 +270,9 @@ static void labels(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(formats), cmocka_unit_test(refused),
-                                       cmocka_unit_test(config_conflicts),
-                                       cmocka_unit_test(global_scales), cmocka_unit_test(labels)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(formats),         cmocka_unit_test(refused),
+        cmocka_unit_test(forgotten_scale), cmocka_unit_test(config_conflicts),
+        cmocka_unit_test(global_scales),   cmocka_unit_test(labels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

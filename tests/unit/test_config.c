@@ -281,7 +281,7 @@ static void released_configs(void **state) {
 static void arch_tables(void **state) {
     (void)state;
     assert_null(kld_arch_find("NoSuchForCausalLM"));
-    for (size_t i = 0; i < kld_n_archs; i++) {
+    for (size_t i = 0; kld_archs[i]; i++) {
         const kld_arch *a = kld_archs[i];
         assert_ptr_equal(kld_arch_find(a->architectures[0]), a);
         bool key[KLD_KEY_COUNT] = {false}, slot[KLD_SLOT_COUNT] = {false};

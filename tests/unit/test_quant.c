@@ -196,6 +196,10 @@ static void bad_scales(void **state) {
     float g = 0.5f;
     kld_weight_view v = {.data = codes, .scale = scales, .global = (unsigned char *)&g};
     check(&w, v, NULL); /* zero scales, of either sign, are legal */
+    codes[3] = 0x80;    /* only a minus zero: nothing was lost in the first block */
+    codes[8] = 0x10;
+    codes[16] = 0x07;
+    assert_int_equal(kld_weight_zero_blocks(&w, v), 2);
     scales[3] = 0x7f;
     scales[2] = 0xff;
     check(&w, v, "tensor 'q.weight_scale': 2 NaN block scales, first at [1,0]");
