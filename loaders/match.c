@@ -123,6 +123,17 @@ bool kld_glob(const char *pattern, const char *text) {
     }
 }
 
+/* "layers.1" is in "layers.1.mlp", but not in "layers.10". */
+static bool contains(const char *module, const char *entry) {
+    size_t n = strlen(entry);
+    if (!n) return false;
+    bool digit = entry[n - 1] >= '0' && entry[n - 1] <= '9';
+    for (const char *at = strstr(module, entry); at; at = strstr(at + 1, entry)) {
+        if (!digit || at[n] < '0' || at[n] > '9') return true;
+    }
+    return false;
+}
+
 static bool is_parent(const char *entry, const char *module) {
     size_t n = strlen(entry);
     return n && !strncmp(entry, module, n) && (module[n] == '.' || !module[n]);
@@ -135,10 +146,10 @@ kld_status kld_pattern_match(const kld_pattern *p, const char *module, const cha
     case KLD_MATCH_CT:
         *hit = !strcmp(p->text, module) || (class_name && !strcmp(p->text, class_name));
         break;
-    case KLD_MATCH_GLOB: *hit = kld_glob(p->text, module) || strstr(module, p->text); break;
+    case KLD_MATCH_GLOB: *hit = kld_glob(p->text, module) || contains(module, p->text); break;
     case KLD_MATCH_QUARK: *hit = kld_glob(p->text, module); break;
     case KLD_MATCH_PREFIX: *hit = is_parent(p->text, module); break;
-    case KLD_MATCH_SUBSTRING: *hit = strstr(module, p->text) != NULL; break;
+    case KLD_MATCH_SUBSTRING: *hit = contains(module, p->text); break;
     case KLD_MATCH_REGEX: *hit = false; break; /* it did not compile */
     }
     return KLD_OK;

@@ -186,18 +186,26 @@ static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err
     return KLD_OK;
 }
 
-/* The first rule of a set that names the module. */
+/* compressed-tensors: an exact name wins over a regex, and that over a class name. */
+static int rank_of(const kld_pattern *p, const char *class_name) {
+    if (p->regex) return 1;
+    return strcmp(p->text, class_name) ? 0 : 2;
+}
+
+/* The rule of a set that names the module most closely; the first of equals. */
 static kld_status apply(rule_set *s, const char *module, const char *class_name, bool *hit,
                         unsigned *expect, kld_err *err) {
-    *hit = false;
+    int best = 3;
     for (size_t i = 0; i < s->n; i++) {
         bool now;
         TRY(kld_pattern_match_any(&s->p[i], module, class_name, &now, err));
         if (!now) continue;
         s->p[i].used = true;
-        if (!*hit) *expect = s->expect[i];
-        *hit = true;
+        if (rank_of(&s->p[i], class_name) >= best) continue;
+        best = rank_of(&s->p[i], class_name);
+        *expect = s->expect[i];
     }
+    *hit = best < 3;
     return KLD_OK;
 }
 

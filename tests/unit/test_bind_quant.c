@@ -1,6 +1,8 @@
 /* Quantized modules: recognised, refused by name, compared with the config. */
 #include "tests/unit/tinymodel.h"
 
+#include "kld/base/mem.h"
+
 static const float one = 0.001f, larger = 0.0012547f, divisor = 2048.0f;
 
 /* ---- quantized modules */
@@ -194,6 +196,14 @@ static void config_conflicts(void **state) {
                      "{\"targets\":[\"Linear\"]}},\"ignore\":[\"re:.*self_attn\",\"lm_head\","
                      "\"re:.*mlp.(gate|down)_proj\"]") "}";
     tiny_warns(ct, NULL, nvfp4_ct, 4, "NVFP4", none);
+    /* Groups: an exact name, then a regex, then a class, whatever their order. */
+    static const char groups[] =
+        "{" CONFIG Q("compressed-tensors",
+                     ",\"format\":\"mixed-precision\",\"config_groups\":{\"a\":{\"targets\":"
+                     "[\"Linear\"],\"format\":\"dense\"},\"b\":{\"targets\":[\"re:.*mlp.up\"],"
+                     "\"format\":\"float-quantized\"},\"c\":{\"targets\":"
+                     "[\"model.layers.0.mlp.up_proj\"],\"format\":\"nvfp4-pack-quantized\"}}") "}";
+    tiny_warns(groups, NULL, nvfp4_ct, 4, "NVFP4", none);
     /* Listed as dense, stored as NVFP4 (defect 7), and the reverse (8), once a class. */
     static const char listed[] = "{" CONFIG Q(
         "modelopt", ",\"quant_algo\":\"NVFP4\",\"ignore\":[\"lm_head\",\"*self_attn*\","
@@ -221,6 +231,29 @@ static void config_conflicts(void **state) {
     tiny_warns(mixed, NULL, nvfp4, 4, "NVFP4", none);
     tiny_fails("{" CONFIG Q("modelopt", ",\"ignore\":[1]") "}", NULL, nvfp4, 4, KLD_E_INPUT,
                "quantization config: 'ignore[0]': expected a string");
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    ck_dir b;
+    tiny_make(
+        &b,
+        "{" CONFIG Q("compressed-tensors",
+                     ",\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"g\":{"
+                     "\"targets\":[\"Linear\"]}},\"ignore\":[\"re:.*self_attn\",\"re:(\"]") "}",
+        NULL, nvfp4_ct, 4);
+    kld_status st = KLD_E_NOMEM;
+    for (size_t k = 1; st != KLD_OK; k++) {
+        kld_model *m;
+        kld_err err = {0};
+        kld_mem_fail_after(k);
+        st = kld_model_open(&m, b.dir, &err);
+        kld_mem_fail_after(0);
+        if (st == KLD_OK) kld_model_free(m);
+        else if (st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", k, err.text);
+        assert_true(k < 20000);
+    }
+    ck_end(&b);
 }
 
 #define GATE L "mlp.gate_proj."
@@ -273,6 +306,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats),         cmocka_unit_test(refused),
         cmocka_unit_test(forgotten_scale), cmocka_unit_test(config_conflicts),
-        cmocka_unit_test(global_scales),   cmocka_unit_test(labels)};
+        cmocka_unit_test(no_memory),       cmocka_unit_test(global_scales),
+        cmocka_unit_test(labels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

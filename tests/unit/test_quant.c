@@ -275,6 +275,10 @@ static void ignore_lists(void **state) {
     assert_false(matches(KLD_MATCH_GLOB, "*layers.?.self_attn.[!kq]_proj", q));
     assert_true(matches(KLD_MATCH_GLOB, "self_attn", q)); /* consumers accept a substring */
     assert_false(matches(KLD_MATCH_GLOB, "model.layers.1.*", q));
+    assert_false(matches(KLD_MATCH_GLOB, "layers.1", "model.layers.10.mlp.up_proj"));
+    assert_true(matches(KLD_MATCH_GLOB, "layers.1", "model.layers.1.mlp.up_proj"));
+    assert_false(matches(KLD_MATCH_GLOB, "", q));
+    assert_false(matches(KLD_MATCH_PREFIX, "", q));
     assert_true(matches(KLD_MATCH_PREFIX, "model.layers.0.self_attn", q));
     assert_false(matches(KLD_MATCH_PREFIX, "model.layers.0.self", q));
     assert_true(matches(KLD_MATCH_REGEX, "model.layers.*.self_attn", q));
