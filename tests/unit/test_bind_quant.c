@@ -36,12 +36,12 @@ static void formats(void **state) {
     static const kld_format want[] = {KLD_FMT_MXFP4, KLD_FMT_MXFP4, KLD_FMT_FP8_TENSOR,
                                       KLD_FMT_FP8_CHANNEL, KLD_FMT_F16};
     for (size_t i = 0; i < 5; i++) {
-        ck_dir b;
+        built b;
         tiny_make(&b, "{" CONFIG "}", NULL, all[i], n[i]);
         kld_model *m = tiny_open(b.dir);
         assert_int_equal(m->layer[0].slot[KLD_SLOT_UP].format, want[i]);
         kld_model_free(m);
-        ck_end(&b);
+        build_end(&b);
     }
 }
 
@@ -161,7 +161,7 @@ static void refused(void **state) {
 /* T24: a scale that the index forgot is missing, whatever the file holds. */
 static void forgotten_scale(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     tiny_make(&b, "{" CONFIG "}", NULL, nvfp4, 4);
     kld_buf index = {0};
     assert_int_equal(kld_buf_adds(&index, "{\"weight_map\":{", NULL), KLD_OK);
@@ -171,13 +171,13 @@ static void forgotten_scale(void **state) {
                          KLD_OK);
     assert_int_equal(
         kld_buf_addf(&index, NULL, ",\"%s\":\"model.safetensors\"}}", UP "weight_scale"), KLD_OK);
-    ck_text(&b, "model.safetensors.index.json", (char *)index.data);
+    build_text(&b, "model.safetensors.index.json", (char *)index.data);
     kld_model *m;
     kld_err err = {0};
     assert_int_equal(kld_model_open(&m, b.dir, &err), KLD_E_INPUT);
     assert_non_null(strstr(err.text, "mlp.up_proj: 'weight_scale_2' is missing beside"));
     kld_buf_free(&index);
-    ck_end(&b);
+    build_end(&b);
 }
 
 #define Q(method, rest) ",\"quantization_config\":{\"quant_method\":\"" method "\"" rest "}"
@@ -235,7 +235,7 @@ static void config_conflicts(void **state) {
 
 static void no_memory(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     tiny_make(
         &b,
         "{" CONFIG Q("compressed-tensors",
@@ -253,7 +253,7 @@ static void no_memory(void **state) {
         else if (st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", k, err.text);
         assert_true(k < 20000);
     }
-    ck_end(&b);
+    build_end(&b);
 }
 
 #define GATE L "mlp.gate_proj."

@@ -1,5 +1,5 @@
 /* Directories of shards: which files and tensors are read, and the hub cache. */
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
@@ -26,35 +26,35 @@ static void open_ok(kld_checkpoint *c, const char *dir) {
 }
 
 /* x and y in one shard, z in another; y is in both. */
-static void two_shards(ck_dir *b, const char *index) {
-    ck_begin(b);
-    ck_text(b, "config.json", "{}");
-    ck_add(b, "x", "U8", "[4]", "abcd", 4, 0);
-    ck_add(b, "y", "U8", "[2]", "ef", 2, 0);
-    ck_write(b, "m-1.safetensors");
-    ck_add(b, "y", "U8", "[2]", "EF", 2, 0);
-    ck_add(b, "z", "U8", "[1]", "g", 1, 0);
-    ck_write(b, "m-2.safetensors");
-    if (index) ck_text(b, INDEX, index);
+static void two_shards(built *b, const char *index) {
+    build_begin(b);
+    build_text(b, "config.json", "{}");
+    build_tensor(b, "x", "U8", "[4]", "abcd", 4, 0);
+    build_tensor(b, "y", "U8", "[2]", "ef", 2, 0);
+    build_write(b, "m-1.safetensors");
+    build_tensor(b, "y", "U8", "[2]", "EF", 2, 0);
+    build_tensor(b, "z", "U8", "[1]", "g", 1, 0);
+    build_write(b, "m-2.safetensors");
+    if (index) build_text(b, INDEX, index);
 }
 
 static void single(void **state) {
     (void)state;
-    ck_dir b;
-    ck_begin(&b);
+    built b;
+    build_begin(&b);
     expect_fail(b.dir, KLD_E_INPUT, "no config.json");
-    ck_text(&b, "config.json", "{");
+    build_text(&b, "config.json", "{");
     expect_fail(b.dir, KLD_E_INPUT, "not valid JSON at line 1");
-    ck_text(&b, "config.json", "[]");
+    build_text(&b, "config.json", "[]");
     expect_fail(b.dir, KLD_E_INPUT, "is an array, not an object");
-    ck_text(&b, "config.json", "{\"a\":1,\"a\":2}");
+    build_text(&b, "config.json", "{\"a\":1,\"a\":2}");
     expect_fail(b.dir, KLD_E_INPUT, "duplicate");
-    ck_text(&b, "config.json", "{}");
+    build_text(&b, "config.json", "{}");
     expect_fail(b.dir, KLD_E_INPUT, "no .safetensors file");
-    ck_text(&b, "x.gguf", "GGUF");
+    build_text(&b, "x.gguf", "GGUF");
     expect_fail(b.dir, KLD_E_INPUT, "it holds x.gguf, which kld does not read");
-    ck_add(&b, "w", "F32", "[2]", NULL, 8, 1);
-    ck_write(&b, "other.safetensors");
+    build_tensor(&b, "w", "F32", "[2]", NULL, 8, 1);
+    build_write(&b, "other.safetensors");
     kld_checkpoint c;
     open_ok(&c, b.dir);
     assert_int_equal(c.n_tensors, 1);
@@ -62,27 +62,27 @@ static void single(void **state) {
     assert_null(c.generation);
     assert_null(c.hf_quant);
     kld_checkpoint_close(&c);
-    ck_text(&b, "more.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+    build_text(&b, "more.safetensors", "version https://git-lfs.github.com/spec/v1\n");
     expect_fail(b.dir, KLD_E_INPUT, "2 .safetensors files (first more.safetensors)");
-    ck_add(&b, "v", "F32", "[1]", NULL, 4, 1);
-    ck_write(&b, "model.safetensors");
-    ck_text(&b, "generation_config.json", "{\"top_k\":3}");
-    ck_text(&b, "hf_quant_config.json", "{}");
+    build_tensor(&b, "v", "F32", "[1]", NULL, 4, 1);
+    build_write(&b, "model.safetensors");
+    build_text(&b, "generation_config.json", "{\"top_k\":3}");
+    build_text(&b, "hf_quant_config.json", "{}");
     open_ok(&c, b.dir);
     assert_non_null(kld_checkpoint_find(&c, "v"));
     assert_null(kld_checkpoint_find(&c, "w"));
     assert_non_null(c.generation);
     assert_non_null(c.hf_quant);
     kld_checkpoint_close(&c);
-    ck_text(&b, "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+    build_text(&b, "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
     expect_fail(b.dir, KLD_E_INPUT, "git-lfs pointer");
-    ck_end(&b);
+    build_end(&b);
     expect_fail(b.dir, KLD_E_INPUT, "no such directory");
 }
 
 static void sharded(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     two_shards(&b, "{\"metadata\":{},\"weight_map\":{\"x\":\"m-1.safetensors\","
                    "\"y\":\"m-2.safetensors\",\"z\":\"m-2.safetensors\"}}");
     kld_checkpoint c;
@@ -103,20 +103,20 @@ static void sharded(void **state) {
     for (size_t i = 1; i < c.n_tensors; i++)
         assert_true(strcmp(c.tensors[i - 1].name, c.tensors[i].name) < 0);
     kld_checkpoint_close(&c);
-    ck_end(&b);
+    build_end(&b);
 }
 
 /* T25: the same tensor twice is never "the last one wins". */
 static void duplicates(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     two_shards(&b, NULL);
     expect_fail(b.dir, KLD_E_INPUT, "2 .safetensors files");
-    ck_text(&b, INDEX,
-            "{\"weight_map\":{\"x\":\"m-1.safetensors\",\"y\":\"m-1.safetensors\","
-            "\"y\":\"m-2.safetensors\"}}");
+    build_text(&b, INDEX,
+               "{\"weight_map\":{\"x\":\"m-1.safetensors\",\"y\":\"m-1.safetensors\","
+               "\"y\":\"m-2.safetensors\"}}");
     expect_fail(b.dir, KLD_E_INPUT, "duplicate");
-    ck_end(&b);
+    build_end(&b);
 }
 
 static void bad_index(void **state) {
@@ -139,34 +139,34 @@ static void bad_index(void **state) {
         {"{\"weight_map\":{\"q\":\"m-1.safetensors\"}}", "maps tensor 'q'"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        ck_dir b;
+        built b;
         two_shards(&b, all[i].index);
         expect_fail(b.dir, KLD_E_INPUT, all[i].text);
-        ck_end(&b);
+        build_end(&b);
     }
 }
 
 static void unmapped(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     two_shards(&b, "{\"weight_map\":{\"x\":\"m-1.safetensors\"}}");
     kld_checkpoint c;
     open_ok(&c, b.dir);
     assert_int_equal(c.n_tensors, 1);
     assert_int_equal(c.n_unmapped, 1);
     kld_checkpoint_close(&c);
-    ck_end(&b);
+    build_end(&b);
 }
 
 /* ---- identity */
 
 static kld_digest digest_of(const char *config, const char *name, const char *data,
                             kld_digest *full) {
-    ck_dir b;
-    ck_begin(&b);
-    ck_text(&b, "config.json", config);
-    ck_add(&b, name, "U8", "[4]", data, 4, 0);
-    ck_write(&b, "model.safetensors");
+    built b;
+    build_begin(&b);
+    build_text(&b, "config.json", config);
+    build_tensor(&b, name, "U8", "[4]", data, 4, 0);
+    build_write(&b, "model.safetensors");
     kld_checkpoint c;
     open_ok(&c, b.dir);
     kld_digest d = c.digest;
@@ -175,7 +175,7 @@ static kld_digest digest_of(const char *config, const char *name, const char *da
     assert_int_equal(kld_sha256_file(c.shards[0].path, &file, NULL), KLD_OK);
     assert_memory_equal(&file, full, sizeof file);
     kld_checkpoint_close(&c);
-    ck_end(&b);
+    build_end(&b);
     return d;
 }
 
@@ -236,14 +236,14 @@ static void clear_env(void) {
 
 static void hub(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     char at[256], snap[384];
-    ck_begin(&b);
+    build_begin(&b);
     for (size_t i = 0; i < N_TREE; i++) sub(b.dir, tree[i], true);
     snprintf(snap, sizeof snap, "%s/%s", b.dir, tree[6]);
-    ck_put(b.dir, "huggingface/hub/models--org--name/refs/main", "c0ffee\n", 7);
+    put_file(b.dir, "huggingface/hub/models--org--name/refs/main", "c0ffee\n", 7);
     /* Snapshots hold symbolic links to blobs. */
-    ck_put(b.dir, "huggingface/hub/models--org--name/blobs/1", "{}", 2);
+    put_file(b.dir, "huggingface/hub/models--org--name/blobs/1", "{}", 2);
     snprintf(at, sizeof at, "%s/%s/config.json", b.dir, tree[6]);
     assert_int_equal(symlink("../../blobs/1", at), 0);
 
@@ -274,7 +274,7 @@ static void hub(void **state) {
     kld_err err = {0};
     assert_int_equal(kld_checkpoint_open(&c, snap, &err), KLD_E_INPUT);
     assert_non_null(strstr(err.text, "no .safetensors file")); /* the link was followed */
-    ck_put(b.dir, "huggingface/hub/models--org--name/refs/main", "../../x", 7);
+    put_file(b.dir, "huggingface/hub/models--org--name/refs/main", "../../x", 7);
     resolve_fail("org/name", "does not hold a commit id");
 
     snprintf(at, sizeof at, "%s/%s/config.json", b.dir, tree[6]);
@@ -284,16 +284,16 @@ static void hub(void **state) {
     snprintf(at, sizeof at, "%s/%s/main", b.dir, tree[4]);
     assert_int_equal(unlink(at), 0);
     for (size_t i = N_TREE; i-- > 0;) sub(b.dir, tree[i], false);
-    ck_end(&b);
+    build_end(&b);
     clear_env();
 }
 
 static void no_memory(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     two_shards(&b, "{\"weight_map\":{\"x\":\"m-1.safetensors\",\"y\":\"m-2.safetensors\","
                    "\"z\":\"m-2.safetensors\"}}");
-    ck_text(&b, "hf_quant_config.json", "{\"quantization\":{}}");
+    build_text(&b, "hf_quant_config.json", "{\"quantization\":{}}");
     kld_status st = KLD_E_NOMEM;
     for (size_t k = 1; st != KLD_OK; k++) {
         kld_checkpoint c;
@@ -305,7 +305,7 @@ static void no_memory(void **state) {
         else if (st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", k, err.text);
         assert_true(k < 2000);
     }
-    ck_end(&b);
+    build_end(&b);
 }
 
 int main(void) {

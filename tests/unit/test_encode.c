@@ -1,14 +1,14 @@
 /* Encoders against the libraries whose rules they follow. */
 #include "loaders/encode.h"
 #include "loaders/numfmt.h"
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #include <math.h>
 
 enum { ROWS = 48, COLS = 96, N = ROWS * COLS };
 
-static void read_input(const ck_file *f, float x[N]) {
-    const unsigned char *p = ck_bytes(f, "input");
+static void read_input(const loaded *f, float x[N]) {
+    const unsigned char *p = part(f, "input");
     for (size_t i = 0; i < N; i++) x[i] = kld_bf16_to_f32((uint16_t)(p[2 * i] | p[2 * i + 1] << 8));
 }
 
@@ -23,16 +23,16 @@ static void same_bytes(const char *what, const unsigned char *got, const unsigne
 static void nvfp4(kld_nvfp4_rule rule, const char *path, const char *data, const char *global) {
     static float x[N];
     static unsigned char codes[N / 2], scales[N / 16];
-    ck_file f;
-    ck_load(&f, path);
+    loaded f;
+    load(&f, path);
     read_input(&f, x);
     float want, g = kld_nvfp4_global(rule, kld_amax(x, N));
-    memcpy(&want, ck_bytes(&f, global), sizeof want);
+    memcpy(&want, part(&f, global), sizeof want);
     assert_int_equal(kld_f32_bits(g), kld_f32_bits(want));
     kld_encode_nvfp4(rule, x, N, g, codes, scales);
-    same_bytes(path, scales, ck_bytes(&f, "weight_scale"), sizeof scales);
-    same_bytes(path, codes, ck_bytes(&f, data), sizeof codes);
-    ck_unload(&f);
+    same_bytes(path, scales, part(&f, "weight_scale"), sizeof scales);
+    same_bytes(path, codes, part(&f, data), sizeof codes);
+    unload(&f);
 }
 
 static void test_nvfp4(void **state) {
@@ -49,13 +49,13 @@ static void test_mxfp4(void **state) {
     (void)state;
     static float x[N];
     static unsigned char codes[N / 2], scales[N / 32];
-    ck_file f;
-    ck_load(&f, "tests/golden/quant/encode-mxfp4-ct.safetensors");
+    loaded f;
+    load(&f, "tests/golden/quant/encode-mxfp4-ct.safetensors");
     read_input(&f, x);
     kld_encode_mxfp4(x, N, codes, scales);
-    same_bytes("scales", scales, ck_bytes(&f, "weight_scale"), sizeof scales);
-    same_bytes("codes", codes, ck_bytes(&f, "weight_packed"), sizeof codes);
-    ck_unload(&f);
+    same_bytes("scales", scales, part(&f, "weight_scale"), sizeof scales);
+    same_bytes("codes", codes, part(&f, "weight_packed"), sizeof codes);
+    unload(&f);
 }
 
 /* Every finite code is its own nearest; halfway between neighbours goes to the even one. */

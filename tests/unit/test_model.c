@@ -7,7 +7,7 @@
 
 static void base(void **state) {
     (void)state;
-    ck_dir b;
+    built b;
     tiny_make(&b, "{" CONFIG "}", NULL, NULL, 0);
     kld_model *m = tiny_open(b.dir);
     assert_string_equal(m->family, "llama");
@@ -27,7 +27,7 @@ static void base(void **state) {
     assert_int_equal(m->layer[0].slot[KLD_SLOT_Q_NORM].rows, 0);
     assert_int_equal(m->layer[0].n_sub, 2);
     kld_model_free(m);
-    ck_end(&b);
+    build_end(&b);
     kld_model_free(NULL);
 }
 
@@ -76,7 +76,7 @@ static void skipped(void **state) {
         {L "self_attn.rotary_emb.inv_freq", "F32", "[4]", 16, 0, NULL},
         {L "self_attn.k_proj.k_scale", "F32", "[]", 4, 0, NULL},
         {L "self_attn.v_scale", "BF16", "[1]", 2, 0, NULL}};
-    ck_dir b;
+    built b;
     tiny_make(&b, "{" CONFIG "}", NULL, extra, 6);
     kld_model *m = tiny_open(b.dir);
     assert_int_equal(m->n_skipped, 6);
@@ -84,7 +84,7 @@ static void skipped(void **state) {
     assert_non_null(strstr(m->warnings[0], "1 tensors of layers past num_hidden_layers (1)"));
     assert_non_null(strstr(m->warnings[1], "2 KV-cache scales are not used"));
     kld_model_free(m);
-    ck_end(&b);
+    build_end(&b);
 }
 
 /* Defect 17. */
@@ -92,20 +92,20 @@ static void tied(void **state) {
     (void)state;
     static const char flag[] = "{" CONFIG ",\"tie_word_embeddings\":true}";
     static const spec same = {"lm_head.weight", "BF16", "[8,32]", 512, 1, NULL};
-    ck_dir b;
+    built b;
     tiny_make(&b, flag, "lm_head.weight", NULL, 0);
     kld_model *m = tiny_open(b.dir);
     assert_true(m->config.tied);
     assert_ptr_equal(m->global[KLD_SLOT_HEAD].data, m->global[KLD_SLOT_EMBED].data);
     assert_int_equal(m->n_warnings, 0);
     kld_model_free(m);
-    ck_end(&b);
+    build_end(&b);
     tiny_make(&b, flag, NULL, &same, 1);
     m = tiny_open(b.dir);
     assert_false(m->config.tied);
     assert_int_equal(m->n_warnings, 0);
     kld_model_free(m);
-    ck_end(&b);
+    build_end(&b);
     static const char *const differs[] = {"the file has a different head 'lm_head.weight' (BF16)",
                                           NULL};
     tiny_warns(flag, NULL, NULL, 0, "BF16", differs);
@@ -116,34 +116,35 @@ static void tied(void **state) {
 /* T23: the text model of a multimodal release. */
 static void nested(void **state) {
     (void)state;
-    ck_dir b;
-    ck_begin(&b);
-    ck_text(&b, "config.json",
-            "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,"
-            "\"vision_config\":{\"depth\":1},\"text_config\":{" CONFIG
-            ",\"tie_word_embeddings\":false}}");
+    built b;
+    build_begin(&b);
+    build_text(&b, "config.json",
+               "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,"
+               "\"vision_config\":{\"depth\":1},\"text_config\":{" CONFIG
+               ",\"tie_word_embeddings\":false}}");
     for (size_t i = 0; i < N_PLAIN; i++) {
         char name[128];
         if (!strcmp(tiny_plain[i].name, "lm_head.weight")) continue;
         snprintf(name, sizeof name, "model.language_model.%s", tiny_plain[i].name + 6);
-        ck_add(&b, name, tiny_plain[i].dtype, tiny_plain[i].shape, NULL, tiny_plain[i].bytes, 1);
+        build_tensor(&b, name, tiny_plain[i].dtype, tiny_plain[i].shape, NULL, tiny_plain[i].bytes,
+                     1);
     }
-    ck_add(&b, "model.visual.patch.weight", "F32", "[2]", NULL, 8, 0);
-    ck_add(&b, "mtp.layers.0.x.weight", "F32", "[2]", NULL, 8, 0);
-    ck_add(&b, "model.language_model.layers.1.x.weight", "F32", "[2]", NULL, 8, 0);
-    ck_write(&b, "model.safetensors");
+    build_tensor(&b, "model.visual.patch.weight", "F32", "[2]", NULL, 8, 0);
+    build_tensor(&b, "mtp.layers.0.x.weight", "F32", "[2]", NULL, 8, 0);
+    build_tensor(&b, "model.language_model.layers.1.x.weight", "F32", "[2]", NULL, 8, 0);
+    build_write(&b, "model.safetensors");
     kld_model *m = tiny_open(b.dir);
     assert_true(m->config.tied); /* the outer flag wins */
     assert_int_equal(m->n_skipped, 3);
     assert_int_equal(m->config.vocab, 8);
     kld_model_free(m);
-    ck_text(&b, "config.json",
-            "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,"
-            "\"attn_temperature\":2,\"text_config\":{" CONFIG "}}");
+    build_text(&b, "config.json",
+               "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,"
+               "\"attn_temperature\":2,\"text_config\":{" CONFIG "}}");
     kld_err err = {0};
     assert_int_equal(kld_model_open(&m, b.dir, &err), KLD_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "'attn_temperature'"));
-    ck_end(&b);
+    build_end(&b);
 }
 
 /* ---- golden checkpoints of transformers, compressed-tensors and ModelOpt */

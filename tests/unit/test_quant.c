@@ -2,7 +2,7 @@
 #include "loaders/match.h"
 #include "loaders/numfmt.h"
 #include "loaders/quant.h"
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #include <math.h>
 
@@ -18,17 +18,17 @@ static void same_bits(float got, const unsigned char *want) {
 
 static void codes(void **state) {
     (void)state;
-    ck_file f;
-    ck_load(&f, "tests/golden/quant/codes.safetensors");
-    const unsigned char *e2m1 = ck_bytes(&f, "e2m1"), *e4m3 = ck_bytes(&f, "e4m3"),
-                        *e8m0 = ck_bytes(&f, "e8m0");
+    loaded f;
+    load(&f, "tests/golden/quant/codes.safetensors");
+    const unsigned char *e2m1 = part(&f, "e2m1"), *e4m3 = part(&f, "e4m3"),
+                        *e8m0 = part(&f, "e8m0");
     for (unsigned b = 0; b < 256; b++) {
         same_bits(kld_e2m1_to_f32((uint8_t)(b & 15)), e2m1 + 8 * b);
         same_bits(kld_e2m1_to_f32((uint8_t)(b >> 4)), e2m1 + 8 * b + 4);
         same_bits(kld_e4m3_to_f32((uint8_t)b), e4m3 + 4 * b);
         same_bits(kld_e8m0_to_f32((uint8_t)b), e8m0 + 4 * b);
     }
-    ck_unload(&f);
+    unload(&f);
 }
 
 static void anchors(void **state) {
@@ -69,19 +69,19 @@ typedef struct golden {
 static void decode_golden(const golden *g) {
     char path[128];
     snprintf(path, sizeof path, "tests/golden/quant/decode-%s.safetensors", g->file);
-    ck_file f;
-    ck_load(&f, path);
+    loaded f;
+    load(&f, path);
     enum { ROWS = 48, COLS = 96 };
     kld_weight w = {.format = g->format,
                     .rows = ROWS,
                     .cols = COLS,
-                    .data = ck_tensor(&f, g->data),
-                    .scale = ck_tensor(&f, g->scale),
-                    .global = g->global ? ck_tensor(&f, g->global) : NULL,
+                    .data = tensor(&f, g->data),
+                    .scale = tensor(&f, g->scale),
+                    .global = g->global ? tensor(&f, g->global) : NULL,
                     .global_divides = g->divides};
-    kld_weight_view v = {.data = ck_bytes(&f, g->data),
-                         .scale = ck_bytes(&f, g->scale),
-                         .global = g->global ? ck_bytes(&f, g->global) : NULL};
+    kld_weight_view v = {.data = part(&f, g->data),
+                         .scale = part(&f, g->scale),
+                         .global = g->global ? part(&f, g->global) : NULL};
     static float all[ROWS * COLS], some[ROWS * COLS], bare[ROWS * COLS];
     uint64_t nonfinite = 0;
     kld_err err = {0};
@@ -90,7 +90,7 @@ static void decode_golden(const golden *g) {
     kld_weight_decode(&w, v, 5, 7, false, some);
     kld_weight_decode(&w, v, 0, ROWS, true, bare);
     float alpha = kld_weight_alpha(&w, v);
-    const unsigned char *exact = ck_bytes(&f, "exact");
+    const unsigned char *exact = part(&f, "exact");
     for (size_t i = 0; i < ROWS * COLS; i++) {
         float want = (float)f64_at(exact, i);
         if (kld_f32_bits(all[i]) != kld_f32_bits(want))
@@ -101,7 +101,7 @@ static void decode_golden(const golden *g) {
             assert_true(kld_bf16_to_f32(kld_f32_to_bf16(bare[i])) == bare[i]);
     }
     assert_memory_equal(some, all + 5 * COLS, 7 * COLS * sizeof(float));
-    ck_unload(&f);
+    unload(&f);
 }
 
 static void decode(void **state) {

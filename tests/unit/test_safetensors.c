@@ -1,5 +1,5 @@
 /* The header rules, one file each. */
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
@@ -246,11 +246,11 @@ static void dtype_table(void **state) {
 
 static void no_memory(void **state) {
     (void)state;
-    ck_dir d;
-    ck_begin(&d);
+    built d;
+    build_begin(&d);
     kld_buf b = {0};
     file_of(&b, good, 120, 10);
-    ck_put(d.dir, "m.safetensors", b.data, b.len);
+    put_file(d.dir, "m.safetensors", b.data, b.len);
     kld_buf_free(&b);
     char path[128];
     snprintf(path, sizeof path, "%s/m.safetensors", d.dir);
@@ -270,7 +270,7 @@ static void no_memory(void **state) {
         assert_true(k < 1000);
     }
     kld_file_close(&f);
-    ck_end(&d);
+    build_end(&d);
 }
 
 int main(void) {

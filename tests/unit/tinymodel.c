@@ -15,22 +15,22 @@ const spec tiny_plain[N_PLAIN] = {
     {L "mlp.down_proj.weight", "BF16", "[32,64]", 4096, 1, NULL},
 };
 
-void tiny_make(ck_dir *b, const char *config, const char *drop, const spec *extra, size_t n) {
-    ck_begin(b);
-    ck_text(b, "config.json", config);
+void tiny_make(built *b, const char *config, const char *drop, const spec *extra, size_t n) {
+    build_begin(b);
+    build_text(b, "config.json", config);
     for (size_t i = 0; i < N_PLAIN; i++) {
         bool skip = drop && !strcmp(drop, tiny_plain[i].name);
         for (size_t k = 0; k < n; k++) skip |= !strcmp(extra[k].name, tiny_plain[i].name);
         if (skip) continue;
-        ck_add(b, tiny_plain[i].name, tiny_plain[i].dtype, tiny_plain[i].shape, NULL,
-               tiny_plain[i].bytes, tiny_plain[i].fill);
+        build_tensor(b, tiny_plain[i].name, tiny_plain[i].dtype, tiny_plain[i].shape, NULL,
+                     tiny_plain[i].bytes, tiny_plain[i].fill);
     }
     for (size_t k = 0; k < n; k++) {
         if (extra[k].dtype)
-            ck_add(b, extra[k].name, extra[k].dtype, extra[k].shape, extra[k].data, extra[k].bytes,
-                   extra[k].fill);
+            build_tensor(b, extra[k].name, extra[k].dtype, extra[k].shape, extra[k].data,
+                         extra[k].bytes, extra[k].fill);
     }
-    ck_write(b, "model.safetensors");
+    build_write(b, "model.safetensors");
 }
 
 kld_model *tiny_open(const char *dir) {
@@ -42,12 +42,12 @@ kld_model *tiny_open(const char *dir) {
 
 void tiny_fails(const char *config, const char *drop, const spec *extra, size_t n, kld_status want,
                 const char *text) {
-    ck_dir b;
+    built b;
     tiny_make(&b, config, drop, extra, n);
     kld_model *m;
     kld_err err = {0};
     kld_status st = kld_model_open(&m, b.dir, &err);
-    ck_end(&b);
+    build_end(&b);
     assert_null(m);
     if (!strstr(err.text, text)) fail_msg("'%s' does not say '%s'", err.text, text);
     assert_int_equal(st, want);
@@ -55,10 +55,10 @@ void tiny_fails(const char *config, const char *drop, const spec *extra, size_t 
 
 void tiny_warns(const char *config, const char *drop, const spec *extra, size_t n,
                 const char *label, const char *const *text) {
-    ck_dir b;
+    built b;
     tiny_make(&b, config, drop, extra, n);
     kld_model *m = tiny_open(b.dir);
-    ck_end(&b);
+    build_end(&b);
     size_t k = 0;
     for (; text[k]; k++) {
         if (k >= m->n_warnings) fail_msg("no warning '%s'", text[k]);

@@ -3,7 +3,7 @@
 #ifndef TESTS_UNIT_TINYMODEL_H
 #define TESTS_UNIT_TINYMODEL_H
 #include "loaders/model.h"
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #define CONFIG                                                                                     \
     "\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":64,"        \
@@ -23,7 +23,7 @@ enum { N_PLAIN = 12 };
 
 /* The plain model with some tensors left out (drop, or an extra without dtype) or
  * replaced (same name) and some added. */
-void tiny_make(ck_dir *b, const char *config, const char *drop, const spec *extra, size_t n);
+void tiny_make(built *b, const char *config, const char *drop, const spec *extra, size_t n);
 kld_model *tiny_open(const char *dir);
 /* Makes, opens, expects a failure whose message holds `text`. */
 void tiny_fails(const char *config, const char *drop, const spec *extra, size_t n, kld_status want,

@@ -1,11 +1,11 @@
-#include "tests/unit/ckptkit.h"
+#include "tests/unit/loadkit.h"
 
 #include "kld/base/file.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-void ck_load(ck_file *f, const char *path) {
+void load(loaded *f, const char *path) {
     kld_err err = {0};
     memset(f, 0, sizeof *f);
     if (kld_file_slurp(path, 1 << 26, &f->bytes, &err) != KLD_OK ||
@@ -14,12 +14,12 @@ void ck_load(ck_file *f, const char *path) {
         fail_msg("%s", err.text);
 }
 
-void ck_unload(ck_file *f) {
+void unload(loaded *f) {
     kld_buf_free(&f->bytes);
     kld_arena_free(&f->arena);
 }
 
-const kld_tensor *ck_tensor(const ck_file *f, const char *name) {
+const kld_tensor *tensor(const loaded *f, const char *name) {
     for (size_t i = 0; i < f->n; i++) {
         if (!strcmp(f->t[i].name, name)) return &f->t[i];
     }
@@ -27,18 +27,18 @@ const kld_tensor *ck_tensor(const ck_file *f, const char *name) {
     return NULL;
 }
 
-const unsigned char *ck_bytes(const ck_file *f, const char *name) {
-    return f->bytes.data + ck_tensor(f, name)->offset;
+const unsigned char *part(const loaded *f, const char *name) {
+    return f->bytes.data + tensor(f, name)->offset;
 }
 
-void ck_begin(ck_dir *b) {
+void build_begin(built *b) {
     memset(b, 0, sizeof *b);
     snprintf(b->dir, sizeof b->dir, "/tmp/kldtest.XXXXXX");
     assert_non_null(mkdtemp(b->dir));
 }
 
-void ck_add(ck_dir *b, const char *name, const char *dtype, const char *shape, const void *data,
-            size_t bytes, int fill) {
+void build_tensor(built *b, const char *name, const char *dtype, const char *shape,
+                  const void *data, size_t bytes, int fill) {
     size_t at = b->data.len;
     assert_int_equal(
         kld_buf_addf(&b->header, NULL,
@@ -52,31 +52,31 @@ void ck_add(ck_dir *b, const char *name, const char *dtype, const char *shape, c
     }
 }
 
-void ck_write(ck_dir *b, const char *file) {
+void build_write(built *b, const char *file) {
     kld_buf out = {0};
     if (!b->n) assert_int_equal(kld_buf_adds(&b->header, "{", NULL), KLD_OK);
     assert_int_equal(kld_buf_adds(&b->header, "}", NULL), KLD_OK);
     assert_int_equal(kld_buf_u64(&out, b->header.len, NULL), KLD_OK);
     assert_int_equal(kld_buf_add(&out, b->header.data, b->header.len, NULL), KLD_OK);
     if (b->data.len) assert_int_equal(kld_buf_add(&out, b->data.data, b->data.len, NULL), KLD_OK);
-    ck_put(b->dir, file, out.data, out.len);
+    put_file(b->dir, file, out.data, out.len);
     kld_buf_free(&out);
     kld_buf_clear(&b->header);
     kld_buf_clear(&b->data);
     b->n = 0;
 }
 
-void ck_text(const ck_dir *b, const char *file, const char *text) {
-    ck_put(b->dir, file, text, strlen(text));
+void build_text(const built *b, const char *file, const char *text) {
+    put_file(b->dir, file, text, strlen(text));
 }
 
-void ck_end(ck_dir *b) {
+void build_end(built *b) {
     kld_buf_free(&b->header);
     kld_buf_free(&b->data);
     assert_int_equal(kld_remove_tree(b->dir, NULL), KLD_OK);
 }
 
-void ck_put(const char *dir, const char *file, const void *bytes, size_t n) {
+void put_file(const char *dir, const char *file, const void *bytes, size_t n) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, file);
     FILE *f = fopen(path, "wb");
