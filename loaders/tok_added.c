@@ -122,6 +122,11 @@ kld_status kld_tok_added_find(const kld_tok_added_set *set, kld_tok_matcher *m, 
         if (t->lstrip) start = num_max(skip_spaces_back(text, start, num_min(done, start)), done);
         if (t->rstrip) end = skip_spaces(text, n, end);
         if (done < start) TRY(fn(arg, NULL, text + done, start - done, err));
+        if (end < start)
+            return kld_fail(err, KLD_E_INPUT,
+                            "added token '%.100s' at byte %zu lies in white space that the one "
+                            "before it takes; tokenizers fails on this too",
+                            t->text, i - t->n);
         if (start < end) TRY(fn(arg, t, text + start, end - start, err));
         done = end;
     }

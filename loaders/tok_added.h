@@ -37,7 +37,8 @@ typedef kld_status (*kld_tok_stretch_fn)(void *arg, const kld_tok_added *token, 
                                          size_t n, kld_err *err);
 
 /* Leftmost-longest search in n bytes of valid UTF-8; a match that single_word rules out is
- * passed over whole. */
+ * passed over whole.
+ * KLD_E_INPUT  white space that one token takes with rstrip holds another one with lstrip. */
 KLD_NODISCARD kld_status kld_tok_added_find(const kld_tok_added_set *set, kld_tok_matcher *m,
                                             const char *text, size_t n, kld_tok_stretch_fn fn,
                                             void *arg, kld_err *err);

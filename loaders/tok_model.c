@@ -160,8 +160,10 @@ static kld_status read_added(kld_tokenizer *t, const json_t *v, numbering *nr, k
     TRY(added_id(t, content, id, nr, &a->id, err));
     t->n_added++; /* from here on kld_tokenizer_free releases a->text */
     TRY(search_text(a, t->nfc, content, n, err));
-    kld_tok_vocab_find(&t->bpe.vocab, content, n)->special = special;
-    return KLD_OK;
+    kld_tok_entry *e = kld_tok_vocab_find(&t->bpe.vocab, content, n);
+    e->special = special;
+    bool changed = a->n != n || memcmp(a->text, content, n) != 0;
+    return changed ? kld_tok_vocab_show(&t->bpe.vocab, e, a->text, a->n, err) : KLD_OK;
 }
 
 static kld_status read_added_list(kld_tokenizer *t, const json_t *added, kld_err *err) {

@@ -71,11 +71,15 @@ static kld_status flush(points *p, kld_buf *out, kld_err *err) {
     return KLD_OK;
 }
 
+/* U+11A7 lies just before the first trailing consonant; utf8proc takes it for one that adds
+ * nothing and drops it after a syllable. */
+static bool stands_alone(uint32_t cp) { return cp == 0x11a7 || kld_uni_nfc_inert(cp); }
+
 static kld_status normalize(points *p, const char *s, size_t n, kld_buf *out, kld_err *err) {
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         i += kld_utf8_get(s + i, &cp);
-        if (kld_uni_nfc_inert(cp)) {
+        if (stands_alone(cp)) {
             TRY(flush(p, out, err));
             TRY(put(out, (utf8proc_int32_t)cp, err));
             continue;

@@ -99,6 +99,16 @@ static kld_status grow_ids(kld_tok_vocab *v, size_t size, kld_err *err) {
     return KLD_OK;
 }
 
+/* Write a token behind the end of the pool, without counting it in yet. */
+static kld_status to_pool(kld_tok_vocab *v, const char *written, size_t n, unsigned char **dst,
+                          size_t *len, bool *raw, kld_err *err) {
+    TRY(kld_buf_reserve(&v->pool, n, err));
+    *dst = v->pool.data + v->pool.len;
+    *raw = !to_bytes(written, n, *dst, len);
+    if (*raw) memcpy(*dst, written, *len = n);
+    return KLD_OK;
+}
+
 kld_status kld_tok_vocab_add(kld_tok_vocab *v, const char *written, size_t n, uint64_t id,
                              bool model, kld_err *err) {
     if (id >= KLD_TOK_MAX_ID)
@@ -109,24 +119,37 @@ kld_status kld_tok_vocab_add(kld_tok_vocab *v, const char *written, size_t n, ui
                         "token '%.100s...' has %zu bytes; at most %d are accepted", written, n,
                         KLD_TOK_MAX_WRITTEN);
     if (v->n == v->cap) return kld_fail(err, KLD_E_INTERNAL, "more tokens than were announced");
-    TRY(kld_buf_reserve(&v->pool, n, err));
-    unsigned char *dst = v->pool.data + v->pool.len;
+    unsigned char *dst;
     size_t len;
-    bool raw = !to_bytes(written, n, dst, &len);
-    if (raw) {
-        len = n;
-        memcpy(dst, written, n);
-    }
+    bool raw;
+    TRY(to_pool(v, written, n, &dst, &len, &raw, err));
     uint32_t *slot = lookup(v, dst, len, raw);
     if (*slot) return kld_fail(err, KLD_E_INPUT, "token '%.100s' is there twice", written);
     if (id >= v->size) TRY(grow_ids(v, (size_t)id + 1, err));
     if (v->by_id[id])
         return kld_fail(err, KLD_E_INPUT, "token '%.100s': id %u is taken by another token",
                         written, (unsigned)id);
-    v->entry[v->n] = (kld_tok_entry){
-        .off = v->pool.len, .len = (uint32_t)len, .id = (uint32_t)id, .raw = raw, .model = model};
+    v->entry[v->n] = (kld_tok_entry){.off = v->pool.len,
+                                     .shown_off = v->pool.len,
+                                     .len = (uint32_t)len,
+                                     .shown_len = (uint32_t)len,
+                                     .id = (uint32_t)id,
+                                     .raw = raw,
+                                     .model = model};
     v->pool.len += len;
     *slot = v->by_id[id] = (uint32_t)++v->n;
+    return KLD_OK;
+}
+
+kld_status kld_tok_vocab_show(kld_tok_vocab *v, kld_tok_entry *e, const char *written, size_t n,
+                              kld_err *err) {
+    unsigned char *dst;
+    size_t len;
+    bool raw;
+    TRY(to_pool(v, written, n, &dst, &len, &raw, err));
+    e->shown_off = v->pool.len;
+    e->shown_len = (uint32_t)len;
+    v->pool.len += len;
     return KLD_OK;
 }
 

@@ -17,8 +17,9 @@ enum { KLD_TOK_MAX_ID = 1 << 21, KLD_TOK_MAX_WRITTEN = 4096 /* bytes of a writte
 #define KLD_TOK_NONE UINT32_MAX /* no such id, token or rank */
 
 typedef struct kld_tok_entry {
-    size_t off; /* into pool */
-    uint32_t len;
+    size_t off;       /* into pool */
+    size_t shown_off; /* what decoding writes; the token itself unless it was normalized */
+    uint32_t len, shown_len;
     uint32_t id;
     bool raw;
     bool model;   /* from model.vocab: text can become this token */
@@ -53,6 +54,9 @@ void kld_tok_vocab_free(kld_tok_vocab *v);
  * KLD_E_UNSUPPORTED  longer than KLD_TOK_MAX_WRITTEN. */
 KLD_NODISCARD kld_status kld_tok_vocab_add(kld_tok_vocab *v, const char *written, size_t n,
                                            uint64_t id, bool model, kld_err *err);
+/* Let the token decode to the bytes that n bytes of another written form stand for. */
+KLD_NODISCARD kld_status kld_tok_vocab_show(kld_tok_vocab *v, kld_tok_entry *e, const char *written,
+                                            size_t n, kld_err *err);
 /* By written form; NULL if absent. */
 kld_tok_entry *kld_tok_vocab_find(const kld_tok_vocab *v, const char *written, size_t n);
 /* Id of the model token that stands for these bytes, or KLD_TOK_NONE. */

@@ -251,7 +251,7 @@ kld_status kld_tokenizer_decode(const kld_tokenizer *t, const uint32_t *ids, siz
         const kld_tok_entry *e = kld_tok_vocab_by_id(&t->bpe.vocab, ids[i]);
         if (!e) return kld_fail(err, KLD_E_INPUT, "token %zu: no such id: %u", i, ids[i]);
         if (skip_special && e->special) continue;
-        TRY(kld_buf_add(out, t->bpe.vocab.pool.data + e->off, e->len, err));
+        TRY(kld_buf_add(out, t->bpe.vocab.pool.data + e->shown_off, e->shown_len, err));
     }
     return KLD_OK;
 }
