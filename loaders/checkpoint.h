@@ -30,6 +30,7 @@ typedef struct kld_checkpoint {
     size_t n_tensors;
     uint64_t total_bytes;  /* of those tensors */
     size_t n_superseded;   /* copies of a tensor in a shard the index does not map it to */
+    size_t n_unmapped;     /* tensors of those shards that the index does not name at all */
     kld_digest digest;     /* identity: config.json bytes, index bytes, and of every shard its
                               name, size and header bytes, in index order */
     kld_arena arena;

@@ -39,13 +39,14 @@ typedef struct kld_weight {
 uint64_t kld_weight_bytes(const kld_weight *w);
 
 /* The stored parts of one weight in memory, as read from disk. */
-typedef struct kld_weight_bytes_view {
+typedef struct kld_weight_view {
     const unsigned char *data, *scale, *global;
 } kld_weight_view;
 
 /* Decode rows [row0, row0+n) into out[n][cols].
  *   dense     exact FP32 value
- *   NVFP4     fl32(fl(code*scale) * global), code*scale exact; `unscaled` true leaves the
+ *   NVFP4     fl32(fl(code*scale) * global), or / global when it divides; code*scale is
+ *             exact, so there is one rounding; `unscaled` true leaves the
  *             global out (exact in BF16) and the caller multiplies its GEMM by
  *             kld_weight_alpha: this is how the engine represents the weight exactly
  *   MXFP4     exact;  FP8  fl32(code * scale), or the bare code when unscaled and the
@@ -56,6 +57,9 @@ void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size
 
 /* The factor that `unscaled` left out: 1 for formats without one. */
 float kld_weight_alpha(const kld_weight *w, kld_weight_view v);
+
+/* Element i of a BF16, F16 or F32 tensor whose bytes are p, as FP32. */
+float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
 
 /* Scan scales and dense values.  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
  * or non-positive global/tensor scale, E8M0 255; the message has tensor, count, first [r,c].
