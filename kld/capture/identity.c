@@ -3,7 +3,7 @@
 #include "kld/base/buf.h"
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
-#include "kld/base/system.h"
+#include "kld/base/place.h"
 
 #include <string.h>
 
