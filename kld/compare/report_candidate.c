@@ -144,7 +144,7 @@ static void acceptance(kld_report *r, size_t k, json_t *cand) {
     json_t *x = kld_emit_object(e, o, "expected_tokens");
     json_t *n = kld_emit_object(e, o, "expected_starts");
     for (int d = 0; d < KLD_DRAFTS; d++) {
-        char key[8];
+        char key[16];
         (void)snprintf(key, sizeof key, "%d", d + 1);
         double sum = c->expected_n[d] ? c->expected[d] / (double)c->expected_n[d] : NAN;
         kld_emit_real(e, x, key, sum);

@@ -57,8 +57,11 @@ static const char *number(char cell[CELL], const json_t *v, size_t width) {
     if (!json_is_number(v)) return "-";
     double x = json_number_value(v);
     if (x == 0) return "0";
-    for (int digits = 4; digits > 0; digits--)
-        if ((size_t)snprintf(cell, CELL, "%.*g", digits, x) <= width) break;
+    for (int digits = 4; digits > 0; digits--) {
+        size_t n = (size_t)snprintf(cell, CELL, digits > 1 ? "%#.*g" : "%.*g", digits, x);
+        if (n && cell[n - 1] == '.') cell[--n] = 0;
+        if (n <= width) break;
+    }
     return cell;
 }
 
@@ -213,7 +216,7 @@ static void verdicts(struct out *o, const json_t *r) {
         const json_t *p = json_array_get(pairs, i);
         char s[4][CELL];
         const char *verdict = text_of(p, "verdict");
-        put(o, " [%lld] - [%lld]  %9s  %18s   ratio %7s  %16s   ",
+        put(o, " [%lld] - [%lld] %9s %18s  ratio %7s %16s  ",
             (long long)json_integer_value(at(p, "candidate", NULL)) + 1,
             (long long)json_integer_value(at(p, "baseline", NULL)) + 1,
             number(s[0], at(p, "difference", NULL), 9), range(s[1], at(p, "difference_ci95", NULL)),

@@ -64,8 +64,9 @@ static void about_precision(struct list *l, long k, const json_t *c) {
     long long missing = count(c, "kl", "unestimated"), n = count(c, "positions", NULL);
     if (missing > 0)
         warn(l, "bound_only", k,
-             "%lld of %lld positions have a lower bound only. Capture the candidate with --ref, "
-             "and the reference with --tail-samples 2 or more",
+             "%lld of %lld positions have a lower bound only, so quantiles (marked >) are lower "
+             "bounds and the acceptance is an upper one. Capture the candidate with --ref, and "
+             "the reference with --tail-samples 2 or more",
              missing, n);
     double mean = real(c, "kl", "mean"), se = real(c, "kl", "stderr_sampling");
     if (mean > 0 && se > 0.05 * mean)
