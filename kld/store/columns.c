@@ -140,7 +140,8 @@ kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp, 
         *lp = (double)wide;
         return KLD_OK;
     }
-    double g = grid(fine), step = code & 1 ? -(double)(code / 2) - 1 : (double)(code / 2);
+    uint32_t half = code >> 1;
+    double g = grid(fine), step = code & 1 ? -(double)half - 1 : (double)half;
     *lp = (steps_of(pred, g) - step) / g + 0.0;
     return KLD_OK;
 }

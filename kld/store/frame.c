@@ -167,9 +167,12 @@ static kld_status add_row(columns *c, const kld_capture_info *info, const kld_re
                           const kld_records *ref, kld_err *err) {
     TRY(check_row(info, r, i, ref, err));
     TRY(add_scalars(c, r, i, err));
-    TRY(add_list(c, r, i, ref, err));
+    /* The order in which a reader takes the values, which share COL_WIDE. */
+    if (!ref) TRY(add_list(c, r, i, NULL, err));
     TRY(add_draws(c, r, i, err));
-    return ref ? add_at_reference(c, r, i, ref, err) : KLD_OK;
+    if (!ref) return KLD_OK;
+    TRY(add_at_reference(c, r, i, ref, err));
+    return add_list(c, r, i, ref, err);
 }
 
 kld_status frame_encode(const kld_capture_info *info, const kld_window_meta *meta,

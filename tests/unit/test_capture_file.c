@@ -295,22 +295,40 @@ static void odd_candidates(void **state) {
     info.ref_top_k = K;
     make_records(&q, N, V, K, 0, 5, 1.5, 0.3, &rr);
     q.count[1] = 0;
-    /* Row 0: the reference's rank 9 first by less than 2^-13, an extra second, then -inf. */
+    /* Row 0: the reference's rank 9 first by less than 2^-13, then rank 0, an extra, rank 2. */
     uint32_t *ids = q.ids, known = rr.ids[9], next = rr.ids[0], extra = 0;
     for (size_t j = 0; j < rr.count[0]; j++)
-        if (rr.ids[j] == extra) extra++, j = SIZE_MAX;
+        if (rr.ids[j] == extra) {
+            extra++;
+            j = SIZE_MAX; /* from the start again */
+        }
     for (size_t j = 0; j < rr.count[0]; j++) q.ref_lp[j] = -INFINITY;
+    /* Values that no code holds, in two columns that share the place where they go. */
+    q.ref_lp[2] = -2e6;
+    q.ref_lp[3] = -3e7;
     q.count[0] = 4;
     ids[0] = known;
     ids[1] = next;
     ids[2] = extra;
-    ids[3] = rr.ids[1] < rr.ids[2] ? rr.ids[1] : rr.ids[2];
+    ids[3] = rr.ids[2];
     q.ref_lp[9] = q.lp[0] = -1 - 0x1p-15;
     q.ref_lp[0] = q.lp[1] = -1 - 0x1p-15 - 0x1p-20;
-    q.lp[2] = -3.0000001;
-    q.lp[3] = -INFINITY;
-    for (size_t j = 1; j < rr.count[0]; j++)
-        if (rr.ids[j] < ids[3] && j != 9) ids[3] = rr.ids[j];
+    q.lp[2] = -1e5;
+    q.lp[3] = -2e6;
+    uint32_t *last = ids + K * 3; /* row 3: an extra alone, then -inf */
+    for (size_t j = 0; j < rr.count[3]; j++) q.ref_lp[3 * q.ref_ld + j] = -INFINITY;
+    q.count[3] = 2;
+    last[0] = V;
+    for (uint32_t id = 0; id < V && last[0] == V; id++) {
+        last[0] = id;
+        for (size_t j = 0; j < rr.count[3]; j++)
+            if (rr.ids[3 * rr.k_ld + j] == id) last[0] = V;
+    }
+    q.lp[3 * K] = -3.0000001;
+    q.lp[3 * K + 1] = -INFINITY;
+    last[1] = V;
+    for (size_t j = 0; j < rr.count[3]; j++)
+        if (rr.ids[3 * rr.k_ld + j] < last[1]) last[1] = rr.ids[3 * rr.k_ld + j];
     assert_int_equal(kld_capture_create(&w, cp, &info, &e), KLD_OK);
     if (kld_capture_add(w, &meta, &q, &rr, &e) != KLD_OK) fail_msg("%s", e.text);
     assert_int_equal(kld_capture_finish(w, &e), KLD_OK);
@@ -318,8 +336,12 @@ static void odd_candidates(void **state) {
     if (kld_capture_read(c, 0, &rr, &got, NULL, &e) != KLD_OK) fail_msg("%s", e.text);
     assert_int_equal(got.count[0], 4);
     for (size_t j = 0; j < 4; j++) assert_int_equal(got.ids[j], ids[j]);
-    assert_true(got.lp[0] == -1 && got.lp[1] == q.lp[1] && got.lp[3] == -INFINITY);
-    assert_true(fabs(got.lp[2] - q.lp[2]) <= 0x1p-21); /* an extra on the fine grid */
+    assert_true(got.lp[0] == -1 && got.lp[1] == q.lp[1]);
+    assert_true(got.lp[2] == -1e5 && got.lp[3] == -2e6 && got.ref_lp[3] == -3e7);
+    for (size_t j = 0; j < 2; j++) assert_int_equal(got.ids[3 * got.k_ld + j], last[j]);
+    /* An extra on the fine grid. */
+    assert_true(fabs(got.lp[3 * got.k_ld] - q.lp[3 * K]) <= 0x1p-21);
+    assert_true(got.lp[3 * got.k_ld + 1] == -INFINITY);
     assert_int_equal(got.count[1], 0);
     assert_true(isnan(got.ref_lp[got.ref_ld]));
     assert_int_equal(got.count[2], q.count[2]); /* all extras */
