@@ -23,7 +23,7 @@ KLD_EXTERN_C_BEGIN
 /* Position t of a window scores token ids[t+1] given ids[0..t]; scored positions are
  * t = score_from .. n-2, so a window of one token has none. */
 typedef struct kld_window {
-    uint32_t *ids;  /* [n] arena */
+    uint32_t *ids; /* [n] arena */
     size_t n;
     size_t score_from;
     const char *source;    /* file, data set and revision: free text */
@@ -40,12 +40,12 @@ typedef struct kld_suite {
     kld_window *windows; /* [n_windows] */
     size_t n_windows;
     uint64_t tokens, positions; /* sums over windows */
-    kld_digest tokenizer; /* kld_tokenizer_digest; zero when unknown */
-    size_t vocab;         /* kld_tokenizer_size; 0 when unknown */
+    kld_digest tokenizer;       /* kld_tokenizer_digest; zero when unknown */
+    size_t vocab;               /* kld_tokenizer_size; 0 when unknown */
     size_t window, stride;
-    const char *bos;      /* "none", "first", "every", "" unknown */
-    kld_digest digest;    /* over tokenizer, vocab, bos and every window's ids, score_from,
-                             cluster, stratum and partition, in order */
+    const char *bos;   /* "none", "first", "every", "" unknown */
+    kld_digest digest; /* over tokenizer, vocab, bos and every window's ids, score_from,
+                          cluster, stratum and partition, in order */
     kld_arena arena;
 } kld_suite;
 
@@ -59,6 +59,10 @@ KLD_NODISCARD kld_status kld_suite_save(kld_suite *s, const char *path, kld_err 
 
 /* Fill in tokens/positions and all digests from the windows. */
 KLD_NODISCARD kld_status kld_suite_seal(kld_suite *s, kld_err *err);
+
+/* KLD_E_INPUT when one cluster is in two partitions: what was tuned on would leak into what
+ * is reported. */
+KLD_NODISCARD kld_status kld_suite_check_partitions(const kld_suite *s, kld_err *err);
 
 void kld_suite_free(kld_suite *s);
 

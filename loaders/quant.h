@@ -12,7 +12,9 @@ KLD_EXTERN_C_BEGIN
 /* One row of the table each; a format is decided by the set of tensors under a prefix,
  * never by the config alone. */
 typedef enum kld_format {
-    KLD_FMT_BF16, KLD_FMT_F16, KLD_FMT_F32,
+    KLD_FMT_BF16,
+    KLD_FMT_F16,
+    KLD_FMT_F32,
     KLD_FMT_NVFP4,       /* E2M1 codes, E4M3 scale a 16 block, FP32 global: multiply or divide */
     KLD_FMT_MXFP4,       /* E2M1 codes, E8M0 scale a 32 block */
     KLD_FMT_FP8_TENSOR,  /* E4M3, one scale */
@@ -26,12 +28,12 @@ const char *kld_format_name(kld_format f); /* "NVFP4", "FP8 (per channel)" */
  * borrowed from the checkpoint. */
 typedef struct kld_weight {
     kld_format format;
-    size_t rows, cols;         /* logical, out x in */
-    const kld_tensor *data;    /* dense values or codes */
-    const kld_tensor *scale;   /* block, channel or tensor scales; NULL when dense */
-    const kld_tensor *global;  /* NVFP4 FP32 global, else NULL */
-    bool global_divides;       /* compressed-tensors: W = code * (scale / global) */
-    const kld_tensor *bias;    /* [rows] dense, or NULL */
+    size_t rows, cols;             /* logical, out x in */
+    const kld_tensor *data;        /* dense values or codes */
+    const kld_tensor *scale;       /* block, channel or tensor scales; NULL when dense */
+    const kld_tensor *global;      /* NVFP4 FP32 global, else NULL */
+    bool global_divides;           /* compressed-tensors: W = code * (scale / global) */
+    const kld_tensor *bias;        /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
 } kld_weight;
 
@@ -39,13 +41,14 @@ typedef struct kld_weight {
 uint64_t kld_weight_bytes(const kld_weight *w);
 
 /* The stored parts of one weight in memory, as read from disk. */
-typedef struct kld_weight_bytes_view {
+typedef struct kld_weight_view {
     const unsigned char *data, *scale, *global;
 } kld_weight_view;
 
 /* Decode rows [row0, row0+n) into out[n][cols].
  *   dense     exact FP32 value
- *   NVFP4     fl32(fl(code*scale) * global), code*scale exact; `unscaled` true leaves the
+ *   NVFP4     fl32(fl(code*scale) * global), or / global when it divides; code*scale is
+ *             exact, so there is one rounding; `unscaled` true leaves the
  *             global out (exact in BF16) and the caller multiplies its GEMM by
  *             kld_weight_alpha: this is how the engine represents the weight exactly
  *   MXFP4     exact;  FP8  fl32(code * scale), or the bare code when unscaled and the
@@ -57,11 +60,19 @@ void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size
 /* The factor that `unscaled` left out: 1 for formats without one. */
 float kld_weight_alpha(const kld_weight *w, kld_weight_view v);
 
+/* Element i of a BF16, F16 or F32 tensor whose bytes are p, as FP32. */
+float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
+
 /* Scan scales and dense values.  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
  * or non-positive global/tensor scale, E8M0 255; the message has tensor, count, first [r,c].
  * Non-finite dense values are counted into *nonfinite and are not an error here. */
 KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v,
                                           uint64_t *nonfinite, kld_err *err);
+
+/* Blocks whose scale is 0 although a code is not: what the writer lost to underflow.  They
+ * decode to zeros, which is legal; 0 for formats without block scales or whose scales have
+ * no zero. */
+uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v);
 
 KLD_EXTERN_C_END
 #endif

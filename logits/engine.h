@@ -18,11 +18,6 @@
 
 KLD_EXTERN_C_BEGIN
 
-typedef enum kld_precision {
-    KLD_PRECISION_BF16, /* GEMM inputs rounded to BF16, accumulation and residual FP32 */
-    KLD_PRECISION_FP32
-} kld_precision;
-
 typedef struct kld_seq {
     const uint32_t *ids; /* [n] borrowed */
     size_t n;
@@ -46,40 +41,51 @@ typedef struct kld_sink {
     /* Records of window i; borrowed for the call.  NULL when only logits are wanted. */
     kld_status (*records)(void *ctx, size_t i, const kld_records *r, kld_err *err);
     /* Raw logits, rows [row0, row0+n) of window i, all positions 0..n-1 of the window, FP32
-     * [n][vocab]; NULL when not wanted. */
+     * [n][vocab] with vocab as in the options; NULL when not wanted.  Asking for them makes
+     * the head run over every position, and a row's bits may depend on that. */
     kld_status (*logits)(void *ctx, size_t i, size_t row0, size_t n, const float *logits,
                          kld_err *err);
 } kld_sink;
 
 typedef struct kld_engine_options {
     kld_precision precision;
-    size_t vocab;       /* columns used in the softmax; 1..config.vocab */
-    size_t top_k;       /* at most this many ids a position */
-    size_t min_k;       /* at least this many (or vocab) */
-    double tail_mass;   /* stop when the remaining mass is at most this */
+    size_t vocab;     /* columns used in the softmax; 1..config.vocab */
+    size_t top_k;     /* at most this many ids a position; >= 1 */
+    size_t min_k;     /* at least this many (or vocab); <= top_k */
+    double tail_mass; /* stop when the remaining mass is at most this */
     size_t tail_samples;
-    uint64_t seed;      /* of the tail draws */
-    uint64_t memory;    /* bytes for the residual stream before it spills to a file; 0 = auto:
-                           half of the free memory */
+    uint64_t seed;         /* of the tail draws */
+    uint64_t memory;       /* bytes for the residual stream before it spills to a file; 0 = auto:
+                              half of the free memory */
     const char *spill_dir; /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
     const char *state_dir; /* where the residual is checkpointed for a resume (created);
                               NULL = no checkpoints */
-    bool resume;           /* start from the newest whole checkpoint in state_dir */
-    size_t skip_windows;   /* head stage: windows already delivered in an earlier run */
-    kld_digest run_id;     /* identity of model + suite + options: a checkpoint with another
-                              run_id is refused */
+    bool checkpoint_every_layer; /* whatever it costs; otherwise as often as it stays under
+                                    5 % of the time run so far, before the head, and when
+                                    interrupted */
+    size_t stop_after_layer;     /* > 0: behave as if interrupted after that many layers */
+    bool resume;                 /* start from the newest whole checkpoint in state_dir */
+    size_t skip_windows;         /* head stage: windows already delivered in an earlier run */
+    kld_digest run_id;           /* identity of model + suite + options: a checkpoint with another
+                                    run_id is refused */
 } kld_engine_options;
 
 typedef struct kld_engine_stats {
-    uint64_t bytes_read;    /* of weights */
+    uint64_t bytes_read; /* of weights, as stored: each bound weight once, except that a
+                            tied head is the embedding read a second time */
     uint64_t tokens;
-    uint64_t peak_bytes;    /* of engine buffers */
+    uint64_t peak_bytes; /* of engine buffers */
     double seconds, read_wait_seconds, layer_seconds, head_seconds, checkpoint_seconds;
     size_t resumed_layer;   /* first layer computed in this run */
+    size_t layers_computed; /* whole ones, in this run */
     uint64_t nonfinite_rows;
+    size_t nonfinite_window, nonfinite_position; /* of the first, when there is one */
+    uint64_t nonfinite_weights;                  /* NaN or Inf among dense weights */
 } kld_engine_stats;
 
-/* KLD_E_INPUT  an id >= config.vocab, damaged weights, foreign checkpoint in state_dir
+/* seqs[i].n == 0 is fine and gives records of no rows, as does score_from >= n - 1.
+ * KLD_E_USAGE  an option out of its range
+ * KLD_E_INPUT  an id >= config.vocab, damaged weights, foreign checkpoint in state_dir
  * KLD_E_UNSUPPORTED  the back end refuses the plan (before anything is read)
  * KLD_E_NOMEM / KLD_E_IO / KLD_E_INTERRUPTED  as they come; what state_dir holds stays valid
  * After success state_dir is removed by the caller, not here. */
@@ -95,14 +101,16 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
                                              const kld_engine_options *opt, json_t **out,
                                              kld_err *err);
 
-/* What a run would need, for `kld inspect`: bytes of the largest layer as stored and
- * decoded, of the residual stream for n tokens, of scratch. */
+/* What a run would need, for `kld inspect`. */
 typedef struct kld_plan {
-    uint64_t largest_layer_stored, largest_layer_decoded, embed_bytes, head_bytes;
-    uint64_t residual_bytes, scratch_bytes, total_bytes;
+    uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
+    uint64_t embed_bytes, head_bytes;                     /* stored embedding; decoded head */
+    uint64_t residual_bytes;                              /* in memory or in the spill file */
+    uint64_t scratch_bytes;                               /* activations and the back end's own */
+    uint64_t total_bytes; /* all of it at the worst moment, residual included */
 } kld_plan;
-void kld_engine_plan(const kld_model *m, const kld_engine_options *opt, uint64_t tokens,
-                     size_t longest_window, kld_plan *out);
+void kld_engine_plan(const kld_model *m, const kld_backend *backend, const kld_engine_options *opt,
+                     uint64_t tokens, size_t longest_window, kld_plan *out);
 
 KLD_EXTERN_C_END
 #endif

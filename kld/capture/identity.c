@@ -3,7 +3,7 @@
 #include "kld/base/buf.h"
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
-#include "kld/base/system.h"
+#include "kld/base/place.h"
 
 #include <string.h>
 
@@ -27,7 +27,7 @@ kld_status kld_identity_name(char **out, const char *model, kld_err *err) {
     return kld_strndup(out, model + start, len, err);
 }
 
-static const char *module_kind(kld_slot s) {
+const char *kld_identity_module(kld_slot s) {
     switch (s) {
     case KLD_SLOT_EMBED: return "embedding";
     case KLD_SLOT_HEAD: return "head";
@@ -50,10 +50,10 @@ static const char *module_kind(kld_slot s) {
 
 static kld_status count(json_t *root, kld_slot s, const kld_weight *w, kld_err *err) {
     if (w->rows == 0) return KLD_OK;
-    json_t *kind = json_object_get(root, module_kind(s));
+    json_t *kind = json_object_get(root, kld_identity_module(s));
     if (!kind) {
         kind = json_object();
-        if (!kind || json_object_set_new(root, module_kind(s), kind) != 0)
+        if (!kind || json_object_set_new(root, kld_identity_module(s), kind) != 0)
             return kld_fail(err, KLD_E_NOMEM, "out of memory");
     }
     const char *format = kld_format_name(w->format);

@@ -13,6 +13,9 @@ KLD_EXTERN_C_BEGIN
  * in "." or ".."); owned. */
 KLD_NODISCARD kld_status kld_identity_name(char **out, const char *model, kld_err *err);
 
+/* "attention", "mlp", "embedding", "head" or "norm". */
+const char *kld_identity_module(kld_slot s);
+
 /* {"attention": {"NVFP4": n, ...}, "mlp": ..., "embedding": ..., "head": ..., "norm": ...}:
  * number of weights by module kind and format; owned. */
 KLD_NODISCARD kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err);

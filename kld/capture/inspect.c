@@ -1,0 +1,146 @@
+#include "kld/capture/inspect.h"
+
+#include "kld/base/file.h"
+#include "kld/base/mem.h"
+#include "kld/capture/identity.h"
+#include "kld/store/capture.h"
+#include "loaders/model.h"
+#include "logits/engine.h"
+
+#include <string.h>
+
+static kld_status packed(json_t *v, json_t **out, kld_err *err) {
+    *out = v;
+    return v ? KLD_OK : kld_fail(err, KLD_E_NOMEM, "out of memory, or a name is not UTF-8");
+}
+
+/* ---- checkpoint ----------------------------------------------------------------------- */
+
+/* weights, parameters and stored bytes of one weight, added to modules[kind][format]. */
+static kld_status tally(json_t *modules, const char *kind, const kld_weight *w, kld_err *err) {
+    static const char *const keys[] = {"weights", "parameters", "bytes"};
+    if (w->rows == 0) return KLD_OK;
+    json_t *by_format = json_object_get(modules, kind);
+    if (!by_format) {
+        TRY(packed(json_object(), &by_format, err));
+        (void)json_object_set_new(modules, kind, by_format);
+    }
+    const char *format = kld_format_name(w->format);
+    json_t *sum = json_object_get(by_format, format);
+    if (!sum) {
+        TRY(packed(json_pack("{s:i, s:i, s:i}", keys[0], 0, keys[1], 0, keys[2], 0), &sum, err));
+        (void)json_object_set_new(by_format, format, sum);
+    }
+    uint64_t add[] = {1, (uint64_t)w->rows * w->cols, kld_weight_bytes(w)};
+    for (size_t k = 0; k < 3; k++) {
+        json_t *v = json_object_get(sum, keys[k]);
+        (void)json_integer_set(v, json_integer_value(v) + (json_int_t)add[k]);
+    }
+    return KLD_OK;
+}
+
+static kld_status modules_of(const kld_model *m, json_t **out, kld_err *err) {
+    TRY(packed(json_object(), out, err));
+    kld_status st = KLD_OK;
+    for (kld_slot s = 0; s < KLD_SLOT_COUNT && st == KLD_OK; s++) {
+        const char *kind = kld_identity_module(s);
+        if (s != KLD_SLOT_HEAD || !m->config.tied) st = tally(*out, kind, &m->global[s], err);
+        for (size_t l = 0; l < m->config.layers && st == KLD_OK; l++)
+            st = tally(*out, kind, &m->layer[l].slot[s], err);
+    }
+    if (st != KLD_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+static json_t *strings(char *const *text, size_t n) {
+    json_t *a = json_array();
+    for (size_t i = 0; a && i < n; i++) (void)json_array_append_new(a, json_string(text[i]));
+    return a;
+}
+
+static kld_status describe_model(const kld_model *m, const char *path, const kld_inspect_options *o,
+                                 json_t **out, kld_err *err) {
+    json_t *modules;
+    char hex[KLD_SHA256_HEX];
+    kld_plan plan;
+    const kld_config *c = &m->config;
+    const kld_engine_options eo = {.precision = KLD_PRECISION_BF16,
+                                   .vocab = c->vocab,
+                                   .top_k = 256,
+                                   .min_k = 10,
+                                   .tail_samples = 16};
+    TRY(modules_of(m, &modules, err));
+    kld_engine_plan(m, kld_backend_cpu(), &eo, o->tokens, (size_t)o->window, &plan);
+    return packed(
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
+                  " s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:f, s:f}, s:o}",
+                  "schema", 1, "kind", "checkpoint", "path", path, "family", m->family, "label",
+                  m->label, "digest", kld_digest_hex(&m->ckpt.digest, hex), "parameters",
+                  (json_int_t)kld_model_parameters(m), "bytes", (json_int_t)m->ckpt.total_bytes,
+                  "shards", (json_int_t)m->ckpt.n_shards, "tensors", (json_int_t)m->ckpt.n_tensors,
+                  "skipped_tensors", (json_int_t)m->n_skipped, "layers", (json_int_t)c->layers,
+                  "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->heads, "kv_heads",
+                  (json_int_t)c->kv_heads, "tied_head", (int)c->tied, "head_dim",
+                  (json_int_t)c->head_dim, "intermediate", (json_int_t)c->intermediate, "vocab",
+                  (json_int_t)c->vocab, "modules", modules, "plan", "tokens", (json_int_t)o->tokens,
+                  "largest_layer_stored", (json_int_t)plan.largest_layer_stored,
+                  "largest_layer_decoded", (json_int_t)plan.largest_layer_decoded, "residual_bytes",
+                  (json_int_t)plan.residual_bytes, "scratch_bytes", (json_int_t)plan.scratch_bytes,
+                  "total_bytes", (json_int_t)plan.total_bytes, "read", "disk_bytes_per_second",
+                  o->disk_speed, "seconds", (double)m->ckpt.total_bytes / o->disk_speed, "warnings",
+                  strings(m->warnings, m->n_warnings)),
+        out, err);
+}
+
+static kld_status inspect_model(const char *path, const kld_inspect_options *o, json_t **out,
+                                kld_err *err) {
+    char *dir;
+    kld_model *m = NULL;
+    TRY(kld_hub_resolve(path, &dir, err));
+    kld_status st = kld_model_open(&m, dir, err);
+    if (st == KLD_OK) st = describe_model(m, path, o, out, err);
+    kld_model_free(m);
+    kld_free(dir);
+    return st;
+}
+
+/* ---- capture -------------------------------------------------------------------------- */
+
+static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) {
+    kld_capture *c;
+    char hex[5][KLD_SHA256_HEX];
+    TRY(kld_capture_open(&c, path, err));
+    const kld_capture_info *i = kld_capture_header(c);
+    kld_digest content = kld_capture_digest(c);
+    double per = i->positions ? (double)kld_capture_bytes(c) / (double)i->positions : 0;
+    kld_status st = packed(
+        json_pack(
+            "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I,"
+            " s:I, s:I, s:f, s:I, s:o, s:O, s:O, s:s, s:s}",
+            "schema", 1, "kind", "capture", "path", path, "name", i->name, "label", i->label,
+            "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
+            kld_digest_hex(&i->model, hex[1]), "tokenizer", kld_digest_hex(&i->tokenizer, hex[2]),
+            "suite", kld_digest_hex(&i->suite, hex[3]), "vocab", (json_int_t)i->vocab, "vocab_rows",
+            (json_int_t)i->vocab_rows, "windows", (json_int_t)i->windows, "positions",
+            (json_int_t)i->positions, "bytes", (json_int_t)kld_capture_bytes(c),
+            "bytes_per_position", per, "top_k", (json_int_t)i->top_k, "min_k", (json_int_t)i->min_k,
+            "tail_samples", (json_int_t)i->tail_samples, "tail_mass", i->tail_mass, "seed",
+            (json_int_t)i->seed, "reference",
+            i->has_reference ? json_pack("{s:s, s:s}", "name", i->reference_name, "digest",
+                                         kld_digest_hex(&i->reference, hex[4]))
+                             : json_null(),
+            "engine", i->engine, "quant", i->quant, "time", i->time, "host", i->host),
+        out, err);
+    kld_capture_close(c);
+    return st;
+}
+
+kld_status kld_inspect(const char *path, const kld_inspect_options *opt, json_t **out,
+                       kld_err *err) {
+    *out = NULL;
+    if (kld_path_exists(path) && !kld_path_is_dir(path)) return inspect_capture(path, out, err);
+    return inspect_model(path, opt, out, err);
+}

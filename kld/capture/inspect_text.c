@@ -1,0 +1,119 @@
+/* kld inspect for people.  Every line is made from the JSON object, so the two cannot
+ * disagree. */
+#include "kld/capture/inspect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double num(const json_t *v, const char *key) {
+    return json_number_value(json_object_get(v, key));
+}
+
+static const char *str(const json_t *v, const char *key) {
+    const char *s = json_string_value(json_object_get(v, key));
+    return s ? s : "";
+}
+
+static const char *scaled(double v, double base, const char *const *unit, char text[32]) {
+    size_t u = 0;
+    while (v >= base && u < 4) {
+        v /= base;
+        u++;
+    }
+    snprintf(text, 32, u ? "%.2f %s" : "%.0f %s", v, unit[u]);
+    return text;
+}
+
+static const char *bytes(double v, char text[32]) {
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    return scaled(v, 1024, unit, text);
+}
+
+static const char *count(double v, char text[32]) {
+    static const char *const unit[] = {"", "k", "M", "G", "T"};
+    return scaled(v, 1000, unit, text);
+}
+
+static kld_status module_lines(const json_t *modules, kld_buf *out, kld_err *err) {
+    const char *kind, *format;
+    json_t *by_format, *sum;
+    TRY(kld_buf_addf(out, err, "  %-10s %-20s %8s %12s %12s %8s\n", "module", "format", "weights",
+                     "parameters", "bytes", "bits"));
+    json_object_foreach((json_t *)(uintptr_t)modules, kind, by_format)
+        json_object_foreach(by_format, format, sum) {
+        char p[32], b[32];
+        double parameters = num(sum, "parameters");
+        TRY(kld_buf_addf(out, err, "  %-10s %-20s %8.0f %12s %12s %8.2f\n", kind, format,
+                         num(sum, "weights"), count(parameters, p), bytes(num(sum, "bytes"), b),
+                         parameters > 0 ? 8 * num(sum, "bytes") / parameters : 0));
+    }
+    return KLD_OK;
+}
+
+static kld_status checkpoint_text(const json_t *v, kld_buf *out, kld_err *err) {
+    char a[32], b[32], c[32];
+    const json_t *plan = json_object_get(v, "plan"), *read = json_object_get(v, "read");
+    TRY(kld_buf_addf(out, err, "%s: %s, %s, %s parameters, %s in %.0f shard%s\n", str(v, "path"),
+                     str(v, "family"), str(v, "label"), count(num(v, "parameters"), a),
+                     bytes(num(v, "bytes"), b), num(v, "shards"),
+                     num(v, "shards") == 1 ? "" : "s"));
+    TRY(kld_buf_addf(out, err,
+                     "  %.0f layers, hidden %.0f, %.0f query and %.0f key heads of %.0f, MLP %.0f, "
+                     "vocabulary %.0f, %s head\n",
+                     num(v, "layers"), num(v, "hidden"), num(v, "heads"), num(v, "kv_heads"),
+                     num(v, "head_dim"), num(v, "intermediate"), num(v, "vocab"),
+                     json_is_true(json_object_get(v, "tied_head")) ? "tied" : "own"));
+    if (num(v, "skipped_tensors") > 0)
+        TRY(kld_buf_addf(out, err,
+                         "  %.0f tensors are not part of the text model and are skipped\n",
+                         num(v, "skipped_tensors")));
+    TRY(module_lines(json_object_get(v, "modules"), out, err));
+    TRY(kld_buf_addf(
+        out, err, "  largest layer %s stored, %s decoded; read once in %.1f s at %s a second\n",
+        bytes(num(plan, "largest_layer_stored"), a), bytes(num(plan, "largest_layer_decoded"), b),
+        num(read, "seconds"), bytes(num(read, "disk_bytes_per_second"), c)));
+    TRY(kld_buf_addf(out, err, "  a run of %.0f tokens needs %s: hidden states %s",
+                     num(plan, "tokens"), bytes(num(plan, "total_bytes"), a),
+                     bytes(num(plan, "residual_bytes"), b)));
+    TRY(kld_buf_addf(out, err, ", scratch %s\n", bytes(num(plan, "scratch_bytes"), c)));
+    TRY(kld_buf_addf(out, err, "  digest %s\n", str(v, "digest")));
+    size_t i;
+    json_t *w;
+    json_array_foreach(json_object_get(v, "warnings"), i, w)
+        TRY(kld_buf_addf(out, err, "  warning: %s\n", json_string_value(w)));
+    return KLD_OK;
+}
+
+static kld_status capture_text(const json_t *v, kld_buf *out, kld_err *err) {
+    char b[32];
+    const json_t *ref = json_object_get(v, "reference");
+    TRY(kld_buf_addf(out, err, "%s: capture of %s (%s, %s)\n", str(v, "path"), str(v, "name"),
+                     str(v, "label"), str(v, "family")));
+    TRY(kld_buf_addf(out, err, "  %.0f windows, %.0f positions, %s, %.0f B a position\n",
+                     num(v, "windows"), num(v, "positions"), bytes(num(v, "bytes"), b),
+                     num(v, "bytes_per_position")));
+    TRY(kld_buf_addf(
+        out, err,
+        "  lists of %.0f to %.0f ids until %g of the mass is left, %.0f draws from the "
+        "rest; %.0f of %.0f rows of the head\n",
+        num(v, "min_k"), num(v, "top_k"), num(v, "tail_mass"), num(v, "tail_samples"),
+        num(v, "vocab"), num(v, "vocab_rows")));
+    if (json_is_object(ref))
+        TRY(kld_buf_addf(out, err, "  candidate of reference %s, content %.12s\n", str(ref, "name"),
+                         str(ref, "digest")));
+    const char *key;
+    json_t *value;
+    TRY(kld_buf_adds(out, "  engine:", err));
+    json_object_foreach(json_object_get(v, "engine"), key,
+                        value) if (strcmp(key, "arithmetic") != 0)
+        TRY(kld_buf_addf(out, err, " %s %s;", key, json_string_value(value)));
+    return kld_buf_addf(
+        out, err, "\n  model %.12s, tokenizer %.12s, suite %.12s\n  content %s, made %s on %s\n",
+        str(v, "model"), str(v, "tokenizer"), str(v, "suite"), str(v, "digest"), str(v, "time"),
+        str(v, "host"));
+}
+
+kld_status kld_inspect_text(const json_t *v, kld_buf *out, kld_err *err) {
+    return strcmp(str(v, "kind"), "capture") == 0 ? capture_text(v, out, err)
+                                                  : checkpoint_text(v, out, err);
+}

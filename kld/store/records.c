@@ -1,0 +1,49 @@
+#include "kld/store/records.h"
+
+#include "kld/base/mem.h"
+
+#include <string.h>
+
+kld_status kld_records_alloc(kld_records *r, size_t n, size_t k_ld, size_t m, size_t ref_ld,
+                             size_t ref_m, kld_err *err) {
+    memset(r, 0, sizeof *r);
+    kld_status st;
+    /* Rows are the outer count, so an overflow of n * ld is caught by the allocator as long
+     * as ld * size fits, which the id width guarantees. */
+    TRY_TO(out, kld_calloc((void **)&r->count, n, sizeof *r->count, err));
+    TRY_TO(out, kld_calloc((void **)&r->ids, n, k_ld * sizeof *r->ids, err));
+    TRY_TO(out, kld_calloc((void **)&r->lp, n, k_ld * sizeof *r->lp, err));
+    TRY_TO(out, NEW_ARRAY(&r->label, n, err));
+    TRY_TO(out, NEW_ARRAY(&r->label_lp, n, err));
+    TRY_TO(out, NEW_ARRAY(&r->lse, n, err));
+    TRY_TO(out, NEW_ARRAY(&r->entropy, n, err));
+    TRY_TO(out, NEW_ARRAY(&r->tail_mass, n, err));
+    TRY_TO(out, kld_calloc((void **)&r->tail_ids, n, m * sizeof *r->tail_ids, err));
+    TRY_TO(out, kld_calloc((void **)&r->tail_lp, n, m * sizeof *r->tail_lp, err));
+    TRY_TO(out, kld_calloc((void **)&r->ref_lp, n, ref_ld * sizeof *r->ref_lp, err));
+    TRY_TO(out, kld_calloc((void **)&r->ref_tail_lp, n, ref_m * sizeof *r->ref_tail_lp, err));
+    r->n = n;
+    r->k_ld = k_ld;
+    r->m = m;
+    r->ref_ld = ref_ld;
+    r->ref_m = ref_m;
+out:
+    if (st != KLD_OK) kld_records_free(r);
+    return st;
+}
+
+void kld_records_free(kld_records *r) {
+    kld_free(r->count);
+    kld_free(r->ids);
+    kld_free(r->lp);
+    kld_free(r->label);
+    kld_free(r->label_lp);
+    kld_free(r->lse);
+    kld_free(r->entropy);
+    kld_free(r->tail_mass);
+    kld_free(r->tail_ids);
+    kld_free(r->tail_lp);
+    kld_free(r->ref_lp);
+    kld_free(r->ref_tail_lp);
+    memset(r, 0, sizeof *r);
+}

@@ -1,0 +1,89 @@
+#include "loaders/arch.h"
+
+#include <string.h>
+
+const kld_arch *kld_arch_find(const char *architecture) {
+    for (const kld_arch *const *row = kld_archs; *row; row++) {
+        for (const char *const *a = (*row)->architectures; *a; a++) {
+            if (!strcmp(*a, architecture)) return *row;
+        }
+    }
+    return NULL;
+}
+
+const char *const kld_config_ignored[] = {
+    /* identity and bookkeeping */
+    "_name_or_path", "architectures", "model_type", "dtype", "torch_dtype", "transformers_version",
+    "transformers.js_config", "is_llama_config", "unsloth_fixed", "unsloth_version", "model_name",
+    "_attn_implementation_autoset", "attn_implementation", "_attn_implementation",
+    "tokenizer_class", "prefix", "task_specific_params", "finetuning_task", "problem_type",
+    "id2label", "label2id", "num_labels", "pipeline_tag", "license",
+    /* parts of a multimodal release that the text model does not use */
+    "vision_config", "audio_config", "text_config", "image_token_id", "image_token_index",
+    "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id",
+    "vision_feature_layer", "vision_feature_select_strategy", "multimodal_projector_bias",
+    "projector_hidden_act", "spatial_merge_size",
+    /* training and initialisation */
+    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
+    "gradient_checkpointing", "neftune_noise_alpha", "router_aux_loss_coef", "output_router_logits",
+    /* token ids and generation: the ids to score are given */
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "bos_token",
+    "eos_token", "pad_token", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens", "bad_words_ids", "use_cache",
+    "return_dict", "return_dict_in_generate", "output_scores", "output_attentions",
+    "output_hidden_states", "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length",
+    "min_length", "max_new_tokens", "num_beams", "num_beam_groups", "num_return_sequences",
+    "diversity_penalty", "early_stopping", "length_penalty", "repetition_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "remove_invalid_values",
+    "exponential_decay_length_penalty",
+    /* how other programs run it */
+    "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
+    "num_logits_to_keep", "logits_to_keep", "max_sequence_length", "trust_remote_code",
+    "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
+
+const kld_assert_row kld_config_asserts[] = {
+    {"is_encoder_decoder", "false"},  {"is_decoder", "false|true"},
+    {"add_cross_attention", "false"}, {"cross_attention_hidden_size", "null"},
+    {"tie_encoder_decoder", "false"}, {"pruned_heads", "{}"},
+    {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1|null"},
+    {"rope_interleaved", "false"},    {"partial_rotary_factor", "1.0|1|null"},
+    {"use_mrope", "false"},
+};
+const size_t kld_n_config_asserts = sizeof kld_config_asserts / sizeof *kld_config_asserts;
+
+const char *const kld_skip_prefixes[] = {"mtp.",
+                                         "model.mtp.",
+                                         "model.visual.",
+                                         "visual.",
+                                         "vision_tower.",
+                                         "vision.",
+                                         "mm_projector.",
+                                         "multi_modal_projector.",
+                                         "aligner.",
+                                         "image_",
+                                         "patch_merge_mlp.",
+                                         "model.vision_tower.",
+                                         "vision_model.",
+                                         "model.multi_modal_projector.",
+                                         "language_model.mtp.",
+                                         NULL};
+
+/* KV-cache scales have many spellings; the cache is not quantized here, so they are known
+ * and unused. */
+const char *const kld_skip_suffixes[] = {".rotary_emb.inv_freq",
+                                         ".k_scale",
+                                         ".q_scale",
+                                         ".v_scale",
+                                         ".kv_scale",
+                                         ".k_bias",
+                                         ".v_bias",
+                                         "k_proj.output_scale",
+                                         "v_proj.output_scale",
+                                         NULL};
+
+const kld_prefix kld_prefixes[] = {
+    {"model.", "lm_head"},
+    {"model.language_model.", "lm_head"},
+    {"language_model.model.", "language_model.lm_head"},
+};
+const size_t kld_n_prefixes = sizeof kld_prefixes / sizeof *kld_prefixes;

@@ -1,0 +1,255 @@
+#include "loaders/bind.h"
+
+#include "kld/base/buf.h"
+#include "loaders/classify.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_NAME = 1024, /* of a module; longer names cannot be one of ours */
+    MAX_LISTED = 5
+};
+
+typedef struct binder {
+    kld_model *m;
+    const kld_config_read *r;
+    const kld_prefix *prefix;
+    bool *claimed; /* [ckpt.n_tensors] */
+    size_t dim[KLD_DIM_COUNT];
+    size_t n_past; /* tensors of layers past num_hidden_layers */
+} binder;
+
+kld_status kld_model_warn(kld_model *m, kld_err *err, const char *fmt, ...) {
+    char line[1024] = "";
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (m->n_warnings % 16 == 0) {
+        char **grown;
+        TRY(ARENA_ARRAY(&m->arena, &grown, m->n_warnings + 16, err));
+        if (m->n_warnings) memcpy(grown, m->warnings, m->n_warnings * sizeof *grown);
+        m->warnings = grown;
+    }
+    /* The text quotes names from the file. */
+    for (char *c = line; *c; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    }
+    TRY(kld_arena_strndup(&m->arena, &m->warnings[m->n_warnings], line, strlen(line), err));
+    m->n_warnings++;
+    return KLD_OK;
+}
+
+static bool starts(const char *s, const char *prefix) {
+    return !strncmp(s, prefix, strlen(prefix));
+}
+
+static bool ends(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && !strcmp(s + n - m, suffix);
+}
+
+/* First tensor whose name is not below `name`. */
+static size_t lower_bound(const kld_checkpoint *c, const char *name) {
+    size_t lo = 0, hi = c->n_tensors;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (strcmp(c->tensors[mid].name, name) < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Layer number of PREFIXlayers.N.*; false when the name is not of that form. */
+static bool layer_of(const char *name, const char *prefix, size_t *layer) {
+    static const char part[] = "layers.";
+    if (!starts(name, prefix)) return false;
+    name += strlen(prefix);
+    if (!starts(name, part)) return false;
+    name += sizeof part - 1;
+    size_t n = 0, digits = 0;
+    for (; *name >= '0' && *name <= '9' && digits < 9; name++, digits++)
+        n = n * 10 + (size_t)(*name - '0');
+    *layer = n;
+    return digits && *name == '.';
+}
+
+static void skip_by_rule(binder *b) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const char *name = c->tensors[i].name;
+        size_t layer;
+        bool skip = layer_of(name, b->prefix->layers, &layer) && layer >= b->r->config.layers;
+        b->n_past += skip;
+        for (const char *const *p = kld_skip_prefixes; !skip && *p; p++) skip = starts(name, *p);
+        for (const char *const *s = kld_skip_suffixes; !skip && *s; s++) skip = ends(name, *s);
+        if (!skip) continue;
+        b->claimed[i] = true;
+        b->m->n_skipped++;
+    }
+}
+
+/* Usual for MTP layers, but a config with too few layers looks the same. */
+static kld_status warn_past(binder *b, kld_err *err) {
+    if (!b->n_past) return KLD_OK;
+    return kld_model_warn(b->m, err,
+                          "%zu tensors of layers past num_hidden_layers (%zu) are not part of the "
+                          "model",
+                          b->n_past, b->r->config.layers);
+}
+
+static kld_status find_prefix(binder *b, kld_err *err) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    for (size_t i = 0; i < kld_n_prefixes; i++) {
+        char name[MAX_NAME];
+        snprintf(name, sizeof name, "%sembed_tokens.", kld_prefixes[i].layers);
+        size_t at = lower_bound(c, name);
+        if (at < c->n_tensors && starts(c->tensors[at].name, name)) {
+            b->prefix = &kld_prefixes[i];
+            return KLD_OK;
+        }
+    }
+    return kld_fail(err, KLD_E_INPUT,
+                    "no tensor model.embed_tokens.weight, nor under model.language_model. or "
+                    "language_model.model.; the first tensor is '%.200s'",
+                    c->n_tensors ? c->tensors[0].name : "(none)");
+}
+
+/* Claims every tensor NAME.* and hands them over as one module. */
+static kld_status gather(binder *b, const char *name, kld_module *mod, kld_err *err) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    char stem[MAX_NAME + 1];
+    size_t n = (size_t)snprintf(stem, sizeof stem, "%s.", name);
+    *mod = (kld_module){.prefix = name};
+    for (size_t i = lower_bound(c, stem); i < c->n_tensors && starts(c->tensors[i].name, stem);
+         i++) {
+        if (b->claimed[i]) continue;
+        if (mod->n == KLD_MAX_PARTS)
+            return kld_fail(err, KLD_E_INPUT, "%.300s: more than %d tensors in one module", name,
+                            KLD_MAX_PARTS);
+        mod->part[mod->n] = &c->tensors[i];
+        mod->suffix[mod->n++] = c->tensors[i].name + n;
+        b->claimed[i] = true;
+    }
+    return KLD_OK;
+}
+
+static bool wants_bias(const binder *b, kld_bias_rule rule) {
+    switch (rule) {
+    case KLD_BIAS_NONE: return false;
+    case KLD_BIAS_ALWAYS: return true;
+    case KLD_BIAS_IF_ATTENTION: return b->r->value[KLD_KEY_ATTENTION_BIAS] != 0;
+    case KLD_BIAS_IF_MLP: return b->r->value[KLD_KEY_MLP_BIAS] != 0;
+    }
+    return false;
+}
+
+static kld_status bind_row(binder *b, const kld_tensor_row *row, const char *name, kld_weight *w,
+                           kld_err *err) {
+    kld_module mod;
+    TRY(gather(b, name, &mod, err));
+    kld_expect want = {.rows = b->dim[row->rows],
+                       .cols = b->dim[row->cols],
+                       .quantizable = row->quantizable,
+                       .bias = wants_bias(b, row->bias)};
+    return kld_weight_classify(w, &mod, &want, err);
+}
+
+/* The head may be absent when the embedding stands in for it. */
+static kld_status bind_head(binder *b, const kld_tensor_row *row, kld_err *err) {
+    kld_model *m = b->m;
+    char stem[MAX_NAME];
+    snprintf(stem, sizeof stem, "%s.", b->prefix->head);
+    size_t at = lower_bound(&m->ckpt, stem);
+    bool present = at < m->ckpt.n_tensors && starts(m->ckpt.tensors[at].name, stem);
+    if (present) {
+        m->config.tied = false;
+        return bind_row(b, row, b->prefix->head, &m->global[row->slot], err);
+    }
+    if (!b->r->config.tied)
+        return kld_fail(err, KLD_E_INPUT,
+                        "tensor '%s.weight' is missing, and config.json does not tie it to the "
+                        "embedding: expected [%zu, %zu]",
+                        b->prefix->head, b->dim[row->rows], b->dim[row->cols]);
+    m->global[row->slot] = m->global[KLD_SLOT_EMBED];
+    return KLD_OK;
+}
+
+static kld_status bind_model(binder *b, kld_err *err) {
+    const kld_arch *a = b->r->arch;
+    for (size_t i = 0; i < a->n_model; i++) {
+        const kld_tensor_row *row = &a->model[i];
+        if (!row->name) {
+            TRY(bind_head(b, row, err));
+            continue;
+        }
+        char name[MAX_NAME];
+        snprintf(name, sizeof name, "%s%s", b->prefix->layers, row->name);
+        TRY(bind_row(b, row, name, &b->m->global[row->slot], err));
+    }
+    return KLD_OK;
+}
+
+static kld_status bind_layer(binder *b, size_t l, kld_err *err) {
+    const kld_arch *a = b->r->arch;
+    kld_layer *layer = &b->m->layer[l];
+    layer->sub = a->sub;
+    layer->n_sub = a->n_sub;
+    layer->window = b->r->window[l];
+    for (size_t i = 0; i < a->n_layer; i++) {
+        char name[MAX_NAME];
+        snprintf(name, sizeof name, "%slayers.%zu.%s", b->prefix->layers, l, a->layer[i].name);
+        TRY(bind_row(b, &a->layer[i], name, &layer->slot[a->layer[i].slot], err));
+    }
+    return KLD_OK;
+}
+
+static kld_status check_claimed(const binder *b, kld_err *err) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    kld_buf list = {0};
+    size_t n = 0;
+    kld_status st = KLD_OK;
+    for (size_t i = 0; st == KLD_OK && i < c->n_tensors; i++) {
+        char text[160];
+        if (b->claimed[i] || ++n > MAX_LISTED) continue;
+        st = kld_buf_addf(&list, err, "%s'%.120s' (%s)", n > 1 ? ", " : "", c->tensors[i].name,
+                          kld_tensor_text(&c->tensors[i], text, sizeof text));
+    }
+    if (st == KLD_OK && n)
+        st =
+            kld_fail(err, KLD_E_INPUT, "%zu tensor%s of the file ha%s no place in a %s model: %s%s",
+                     n, n > 1 ? "s" : "", n > 1 ? "ve" : "s", b->r->arch->family, (char *)list.data,
+                     n > MAX_LISTED ? ", ..." : "");
+    kld_buf_free(&list);
+    return st;
+}
+
+static void set_dims(binder *b) {
+    const kld_config *c = &b->r->config;
+    b->dim[KLD_DIM_ONE] = 1;
+    b->dim[KLD_DIM_VOCAB] = c->vocab;
+    b->dim[KLD_DIM_HIDDEN] = c->hidden;
+    b->dim[KLD_DIM_INTERMEDIATE] = c->intermediate;
+    b->dim[KLD_DIM_Q] = c->heads * c->head_dim;
+    b->dim[KLD_DIM_KV] = c->kv_heads * c->head_dim;
+    b->dim[KLD_DIM_HEAD] = c->head_dim;
+}
+
+kld_status kld_model_bind(kld_model *m, const kld_config_read *r, kld_err *err) {
+    binder b = {.m = m, .r = r};
+    set_dims(&b);
+    TRY(find_prefix(&b, err));
+    TRY(NEW_ARRAY(&b.claimed, m->ckpt.n_tensors, err));
+    kld_status st = ARENA_ARRAY(&m->arena, &m->layer, r->config.layers, err);
+    if (st == KLD_OK) {
+        skip_by_rule(&b);
+        st = warn_past(&b, err);
+    }
+    if (st == KLD_OK) st = bind_model(&b, err);
+    for (size_t l = 0; st == KLD_OK && l < r->config.layers; l++) st = bind_layer(&b, l, err);
+    if (st == KLD_OK) st = check_claimed(&b, err);
+    kld_free(b.claimed);
+    return st;
+}

@@ -1,0 +1,131 @@
+/* The CPU back end's table, its state, and memory, which is plain host memory. */
+#include "kld/base/mem.h"
+#include "kld/base/num.h"
+#include "logits/cpu/cpu.h"
+
+#include <omp.h>
+#include <string.h>
+
+static kld_status cpu_supports(const kld_device_spec *spec, kld_err *err) {
+    if (spec->formats >> KLD_FMT_COUNT)
+        return kld_fail(err, KLD_E_UNSUPPORTED, "a weight format is not known to the CPU back end");
+    uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH;
+    if (spec->activations & ~acts)
+        return kld_fail(err, KLD_E_UNSUPPORTED, "an activation is not known to the CPU back end");
+    uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_MLP;
+    if (spec->blocks & ~blocks)
+        return kld_fail(err, KLD_E_UNSUPPORTED, "a layer block is not known to the CPU back end");
+    return KLD_OK;
+}
+
+static int thread_count(void) {
+    int n = omp_get_max_threads();
+    return n < CPU_MAX_THREADS ? n : CPU_MAX_THREADS;
+}
+
+static size_t key_ld_of(const kld_device_spec *spec) { return num_cdiv(spec->max_keys, 16) * 16; }
+
+static uint64_t cpu_scratch_bytes(const kld_device_spec *spec) {
+    uint64_t a_thread = sizeof(float) * KLD_CHUNK * CPU_TILE +
+                        sizeof(float) * CPU_QBLOCK * key_ld_of(spec) +
+                        cpu_head_scratch_bytes(spec) + cpu_head_scratch_struct();
+    return a_thread * (uint64_t)thread_count();
+}
+
+static void cpu_close(kld_device *dev) {
+    if (!dev) return;
+    kld_free(dev->tile);
+    kld_free(dev->score);
+    kld_free(dev->head);
+    kld_free(dev->head_mem);
+    kld_free(dev);
+}
+
+static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, kld_err *err) {
+    *out = NULL;
+    TRY(cpu_supports(spec, err));
+    cpu_blas_setup();
+    kld_device *dev;
+    TRY(NEW_ARRAY(&dev, 1, err));
+    dev->spec = *spec;
+    dev->bf16 = spec->precision == KLD_PRECISION_BF16;
+    dev->threads = thread_count();
+    dev->key_ld = key_ld_of(spec);
+    size_t n = (size_t)dev->threads, bytes = cpu_head_scratch_bytes(spec);
+    kld_status st;
+    TRY_TO(out, NEW_ARRAY(&dev->tile, n * KLD_CHUNK * CPU_TILE, err));
+    TRY_TO(out, kld_calloc((void **)&dev->score, dev->key_ld, n * CPU_QBLOCK * sizeof(float), err));
+    TRY_TO(out, kld_calloc((void **)&dev->head, n, cpu_head_scratch_struct(), err));
+    TRY_TO(out, kld_calloc((void **)&dev->head_mem, n, bytes, err));
+    for (size_t i = 0; i < n; i++) {
+        unsigned char *s = (unsigned char *)dev->head + i * cpu_head_scratch_struct();
+        cpu_head_scratch_init((struct head_scratch *)(void *)s, spec, dev->head_mem + i * bytes);
+    }
+    *out = dev;
+    return KLD_OK;
+out:
+    cpu_close(dev);
+    return st;
+}
+
+/* Enough for two spans a core, and for the tile count to even out. */
+static size_t cpu_batch_rows(void) { return num_max(1024, 2 * KLD_CHUNK * (size_t)thread_count()); }
+
+static size_t cpu_elem_size(const kld_device *dev, kld_elem elem) {
+    (void)dev;
+    (void)elem;
+    return sizeof(float);
+}
+
+static kld_status cpu_alloc(kld_device *dev, void **p, size_t bytes, kld_err *err) {
+    (void)dev;
+    return kld_calloc(p, bytes, 1, err);
+}
+
+static void cpu_free(kld_device *dev, void *p) {
+    (void)dev;
+    kld_free(p);
+}
+
+static kld_status cpu_copy(kld_device *dev, void *dst, const void *src, size_t bytes,
+                           kld_err *err) {
+    (void)dev;
+    (void)err;
+    if (bytes) memcpy(dst, src, bytes);
+    return KLD_OK;
+}
+
+static kld_status cpu_sync(kld_device *dev, kld_err *err) {
+    (void)dev;
+    (void)err;
+    return KLD_OK;
+}
+
+static const kld_backend cpu = {
+    .name = "cpu",
+    .supports = cpu_supports,
+    .open = cpu_open,
+    .close = cpu_close,
+    .identity = cpu_identity,
+    .scratch_bytes = cpu_scratch_bytes,
+    .batch_rows = cpu_batch_rows,
+    .elem_size = cpu_elem_size,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .sync = cpu_sync,
+    .weight_bytes = cpu_weight_bytes,
+    .prepare = cpu_prepare,
+    .embed = cpu_embed,
+    .norm = cpu_norm,
+    .head_norm = cpu_head_norm,
+    .rope = cpu_rope,
+    .linear = cpu_linear,
+    .attend = cpu_attend,
+    .gated = cpu_gated,
+    .add = cpu_add,
+    .head_stats = cpu_head_stats,
+};
+
+const kld_backend *kld_backend_cpu(void) { return &cpu; }

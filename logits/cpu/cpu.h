@@ -1,0 +1,76 @@
+/* logits/cpu/cpu.h - state and operations of the CPU back end, shared by its files.
+ * Floor 2.  The contract of each operation is in logits/backend.h. */
+#ifndef KLD_LOGITS_CPU_CPU_H
+#define KLD_LOGITS_CPU_CPU_H
+#include "logits/backend.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Hot loops are compiled three times and picked at load.  Their arithmetic is written in
+ * fixed lanes and contraction is off, so all three give the same bits.  Resolvers run
+ * before a sanitizer is ready, hence not there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define CLONES
+#else
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+
+/* OpenBLAS has a fixed pool of packing buffers and stops the program when more threads
+ * than that call it at once; Debian's limit is 64. */
+enum { CPU_MAX_THREADS = 64 };
+
+/* Column tile of a weight and query block of attention.  Measured on a 2-core AVX-512
+ * machine: 256 x 512 x K tiles run sgemm at 96 % of its best rate for K >= 576; smaller
+ * ones lose to packing, larger ones leave cores without work. */
+enum { CPU_TILE = 512, CPU_QBLOCK = 64 };
+
+struct head_scratch;
+
+struct kld_device {
+    kld_device_spec spec;
+    bool bf16;
+    int threads;
+    float *tile;  /* [threads][KLD_CHUNK][CPU_TILE] */
+    float *score; /* [threads][CPU_QBLOCK][key_ld] */
+    size_t key_ld;
+    struct head_scratch *head; /* [threads] */
+    unsigned char *head_mem;   /* owned; the arrays behind head */
+};
+
+static inline float *view_row(kld_view v, size_t r) { return (float *)v.p + r * v.ld; }
+
+/* Put OpenBLAS into the state this back end relies on: one thread, kernels of this CPU. */
+void cpu_blas_setup(void);
+void cpu_identity(kld_precision precision, kld_device_identity *out);
+
+/* Bytes of one thread's head_stats scratch, and carving it out of mem (64-byte aligned). */
+size_t cpu_head_scratch_bytes(const kld_device_spec *spec);
+void cpu_head_scratch_init(struct head_scratch *s, const kld_device_spec *spec, void *mem);
+size_t cpu_head_scratch_struct(void);
+
+size_t cpu_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use);
+kld_status cpu_prepare(kld_device *dev, const kld_host_weight *h, kld_use use, void *mem,
+                       kld_dev_weight *out, kld_err *err);
+kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
+                      kld_view y, bool add, kld_err *err);
+
+kld_status cpu_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
+                     kld_err *err);
+kld_status cpu_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
+                    kld_err *err);
+kld_status cpu_head_norm(kld_device *dev, kld_view x, size_t dim, const kld_dev_weight *w,
+                         double eps, kld_err *err);
+kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
+                    const kld_rope_table *table, kld_view y, kld_err *err);
+kld_status cpu_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
+                     kld_err *err);
+kld_status cpu_add(kld_device *dev, kld_view x, kld_view y, kld_err *err);
+
+kld_status cpu_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
+                      const kld_attend_args *args, kld_view y, kld_err *err);
+kld_status cpu_head_stats(kld_device *dev, kld_view logits, const kld_head_args *args,
+                          kld_records *rec, size_t row0, size_t *nonfinite, size_t *first_bad,
+                          kld_err *err);
+
+#endif

@@ -1,0 +1,126 @@
+/* Weights in FP32 and matrix products in fixed tiles. */
+#include "kld/base/num.h"
+#include "logits/cpu/cpu.h"
+#include "logits/cpu/vmath.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <string.h>
+
+static size_t padded(size_t bytes) { return num_cdiv(bytes, 64) * 64; }
+
+size_t cpu_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use) {
+    (void)precision;
+    if (use == KLD_USE_EMBEDDING) return 0;
+    return padded(w->rows * w->cols * sizeof(float)) +
+           (w->bias ? padded(w->rows * sizeof(float)) : 0);
+}
+
+CLONES static void round_bf16(float *p, size_t n) {
+    size_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        vf v;
+        vf_load(&v, p + i);
+        vf_bf16(&v);
+        vf_store(p + i, &v);
+    }
+    if (i < n) {
+        vf v = {0};
+        memcpy(&v, p + i, (n - i) * sizeof *p);
+        vf_bf16(&v);
+        memcpy(p + i, &v, (n - i) * sizeof *p);
+    }
+}
+
+kld_status cpu_prepare(kld_device *dev, const kld_host_weight *h, kld_use use, void *mem,
+                       kld_dev_weight *out, kld_err *err) {
+    (void)err;
+    const kld_weight *w = h->w;
+    memset(out, 0, sizeof *out);
+    out->rows = w->rows;
+    out->cols = w->cols;
+    out->alpha = 1.0f;
+    out->host = *h;
+    if (use == KLD_USE_EMBEDDING) return KLD_OK;
+    float *data = mem;
+    bool matrix = use == KLD_USE_MATRIX;
+    if (matrix) out->alpha = kld_weight_alpha(w, h->v);
+    /* Decoding is element-wise, so the cut into slices is free to follow the cores. */
+    enum { SLICE = 32 };
+    size_t slices = num_cdiv(w->rows, SLICE);
+#pragma omp parallel for schedule(static) num_threads(dev->threads)
+    for (size_t s = 0; s < slices; s++) {
+        size_t row = s * SLICE, n = num_min(SLICE, w->rows - row);
+        float *p = data + row * w->cols;
+        kld_weight_decode(w, h->v, row, n, matrix, p);
+        if (matrix && dev->bf16 && w->format != KLD_FMT_BF16) round_bf16(p, n * w->cols);
+    }
+    out->data = data;
+    if (w->bias) {
+        out->bias =
+            (float *)(void *)((unsigned char *)mem + padded(w->rows * w->cols * sizeof(float)));
+        for (size_t i = 0; i < w->rows; i++) out->bias[i] = kld_scale_value(w->bias, h->bias, i);
+    }
+    return KLD_OK;
+}
+
+struct finish {
+    float alpha;
+    bool bf16, add;
+};
+
+/* y (+)= round(alpha * c + bias), n columns. */
+CLONES static void finish_row(float *y, const float *c, const float *bias, size_t n,
+                              const struct finish *f) {
+    for (size_t i = 0; i < n; i += VL) {
+        size_t k = n - i < VL ? n - i : VL;
+        vf v = {0}, t = {0};
+        if (k == VL) vf_load(&v, c + i);
+        else memcpy(&v, c + i, k * sizeof *c);
+        v *= f->alpha;
+        if (bias) {
+            memcpy(&t, bias + i, k * sizeof *bias);
+            v += t;
+        }
+        if (f->bf16) vf_bf16(&v);
+        if (f->add) {
+            if (k == VL) vf_load(&t, y + i);
+            else memcpy(&t, y + i, k * sizeof *y);
+            v = t + v;
+        }
+        if (k == VL) vf_store(y + i, &v);
+        else memcpy(y + i, &v, k * sizeof *y);
+    }
+}
+
+/* A task is one span times one column tile.  The tile width follows from the number of
+ * columns alone and every product has the span's rows, so its sums are the same whoever
+ * computes it, whatever else is in the batch.  Tasks of one tile are neighbours: the tile
+ * stays in cache while the spans pass by. */
+kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
+                      kld_view y, bool add, kld_err *err) {
+    (void)err;
+    size_t n_tiles = num_cdiv(y.cols, CPU_TILE);
+    size_t width = num_cdiv(num_cdiv(y.cols, n_tiles), 16) * 16;
+    struct finish f = {w->alpha, dev->bf16 && y.elem == KLD_ELEM_ACT, add};
+    bool direct = f.alpha == 1.0f && !f.bf16 && !f.add && !w->bias;
+    size_t tasks = n_tiles * b->n;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(dev->threads)
+    for (size_t t = 0; t < tasks; t++) {
+        const kld_span *s = &b->span[t % b->n];
+        size_t col = t / b->n * width;
+        if (col >= y.cols) continue; /* rounding the width up left the last tile empty */
+        size_t n = num_min(width, y.cols - col);
+        float *yt = view_row(y, s->row) + col;
+        float *c = direct ? yt : dev->tile + (size_t)omp_get_thread_num() * KLD_CHUNK * CPU_TILE;
+        size_t ldc = direct ? y.ld : CPU_TILE;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)s->n, (blasint)n,
+                    (blasint)w->cols, 1.0f, view_row(x, s->row), (blasint)x.ld,
+                    (const float *)w->data + col * w->cols, (blasint)w->cols, 0.0f, c,
+                    (blasint)ldc);
+        if (direct) continue;
+        for (size_t r = 0; r < s->n; r++)
+            finish_row(yt + r * y.ld, c + r * ldc, w->bias ? w->bias + col : NULL, n, &f);
+    }
+    return KLD_OK;
+}

@@ -1,0 +1,80 @@
+/* logits/graph.h - the interpreter of a layer's sublayers, the buffers it works in, and
+ * how windows are packed into batches.  Floor 2. */
+#ifndef KLD_LOGITS_GRAPH_H
+#define KLD_LOGITS_GRAPH_H
+#include "kld/base/status.h"
+#include "loaders/model.h"
+#include "logits/backend.h"
+#include "logits/engine.h"
+#include "logits/reader.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* Cuts windows into batches: either several whole windows, or a piece of one window that
+ * is longer than a batch.  Batches never mix the two, and a piece is a whole number of
+ * chunks unless it ends the window. */
+typedef struct kld_batcher {
+    const kld_seq *seqs;
+    size_t n_seqs, max_rows;
+    size_t window, pos; /* where the next batch starts */
+    size_t row;         /* its first row in the residual stream */
+    kld_span *span;     /* borrowed, [max_spans] */
+    size_t max_spans;   /* >= max_rows / KLD_CHUNK, rounded up */
+    /* the current batch */
+    kld_batch batch;
+    size_t batch_row; /* its first row in the stream */
+    size_t kv_offset; /* row of the key buffer that belongs to row 0 of the batch */
+    bool ends_window; /* the window counter below is exact after this batch */
+} kld_batcher;
+
+/* Start at the first token of window `window`. */
+void kld_batcher_start(kld_batcher *b, size_t window);
+/* False at the end.  b->window is then n_seqs; after each batch with ends_window it is the
+ * number of windows finished. */
+bool kld_batcher_next(kld_batcher *b);
+
+/* Device buffers and prepared weights of a run. */
+typedef struct kld_graph {
+    const kld_model *model;
+    const kld_backend *be;
+    kld_device *dev; /* borrowed */
+    kld_precision precision;
+    kld_view x, h;          /* residual rows F32, normed rows ACT: [max_rows][hidden] */
+    kld_view q, qa;         /* [max_rows][heads*dim] F32, ACT */
+    kld_view k, ka, va;     /* [max_rows][kv*dim] F32; [max_keys][kv*dim] ACT */
+    kld_view gate, up, act; /* [max_rows][intermediate] F32, F32, ACT */
+    kld_view logits;        /* [KLD_CHUNK][vocab] F32 */
+    kld_rope_table rope;
+    void *block;                      /* owned: all of the above */
+    void *weights;                    /* owned: prepared weights of one stage */
+    void *rope_mem;                   /* owned */
+    uint64_t bytes;                   /* of device memory taken */
+    kld_dev_weight w[KLD_SLOT_COUNT]; /* of the stage last prepared */
+    bool has[KLD_SLOT_COUNT];
+} kld_graph;
+
+/* Sizes without allocation, for plans. */
+uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, size_t max_rows,
+                               size_t max_keys, size_t vocab);
+uint64_t kld_graph_weight_bytes(const kld_backend *be, kld_precision p, const kld_stage *s);
+
+/* KLD_E_NOMEM, KLD_E_DEVICE.  g is then empty; kld_graph_close is always fine. */
+KLD_NODISCARD kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_backend *be,
+                                        kld_device *dev, const kld_device_spec *spec,
+                                        size_t positions, kld_err *err);
+void kld_graph_close(kld_graph *g);
+
+/* Decode a stage's weights into g->w. */
+KLD_NODISCARD kld_status kld_graph_prepare(kld_graph *g, const kld_stage *s, kld_err *err);
+
+/* Push the rows in g->x through the layer whose weights are prepared. */
+KLD_NODISCARD kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch *b,
+                                         size_t kv_offset, kld_err *err);
+/* Final norm and head of the rows in g->x (at most KLD_CHUNK) into g->logits. */
+KLD_NODISCARD kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_err *err);
+
+KLD_EXTERN_C_END
+#endif

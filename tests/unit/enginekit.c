@@ -1,0 +1,190 @@
+#include "tests/unit/enginekit.h"
+
+#include "kld/base/file.h"
+#include "tests/unit/loadkit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void need(kld_status st, const kld_err *err, const char *what) {
+    if (st != KLD_OK) fail_msg("%s: %s", what, err->text);
+}
+
+bool npy_load(npy *a, const char *path, const char *type) {
+    memset(a, 0, sizeof *a);
+    if (!kld_path_exists(path)) return false;
+    kld_err err = {0};
+    need(kld_file_slurp(path, (size_t)1 << 30, &a->bytes, &err), &err, path);
+    const unsigned char *p = a->bytes.data;
+    size_t head = p[8] | (size_t)p[9] << 8;
+    const char *text = (const char *)p + 10;
+    a->offset = 10 + head;
+    char want[32];
+    snprintf(want, sizeof want, "'descr': '%s'", type);
+    if (!strstr(text, want) || !strstr(text, "'fortran_order': False"))
+        fail_msg("%s: not the array expected: %s", path, text);
+    const char *s = strchr(text, '(') + 1;
+    while (*s && *s != ')') {
+        char *end;
+        a->dim[a->rank++] = strtoul(s, &end, 10);
+        s = end + strspn(end, ", ");
+    }
+    return true;
+}
+
+const float *npy_f32(const npy *a) {
+    return (const float *)(const void *)(a->bytes.data + a->offset);
+}
+
+int64_t npy_i64(const npy *a, size_t i) {
+    int64_t v;
+    memcpy(&v, a->bytes.data + a->offset + 8 * i, 8);
+    return v;
+}
+
+static void keep(kld_buf *b, const void *p, size_t n) {
+    if (n) assert_int_equal(kld_buf_add(b, p, n, NULL), KLD_OK);
+}
+
+static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) {
+    collected *c = ctx;
+    (void)err;
+    if (c->gather) *out = c->gather[i];
+    return KLD_OK;
+}
+
+static kld_status on_records(void *ctx, size_t i, const kld_records *r, kld_err *err) {
+    collected *c = ctx;
+    if (i == c->fail_at) return kld_fail(err, KLD_E_IO, "no room for window %zu", i);
+    kld_buf *b = &c->records;
+    size_t at = b->len;
+    keep(&c->mark, &at, sizeof at);
+    keep(b, &i, sizeof i);
+    keep(b, &r->n, sizeof r->n);
+    keep(b, &r->first, sizeof r->first);
+    keep(b, r->count, r->n * sizeof *r->count);
+    keep(b, r->ids, r->n * r->k_ld * sizeof *r->ids);
+    keep(b, r->lp, r->n * r->k_ld * sizeof *r->lp);
+    keep(b, r->label, r->n * sizeof *r->label);
+    keep(b, r->label_lp, r->n * sizeof *r->label_lp);
+    keep(b, r->lse, r->n * sizeof *r->lse);
+    keep(b, r->entropy, r->n * sizeof *r->entropy);
+    keep(b, r->tail_mass, r->n * sizeof *r->tail_mass);
+    keep(b, r->tail_ids, r->n * r->m * sizeof *r->tail_ids);
+    keep(b, r->tail_lp, r->n * r->m * sizeof *r->tail_lp);
+    keep(b, r->ref_lp, r->n * r->ref_ld * sizeof *r->ref_lp);
+    keep(b, r->ref_tail_lp, r->n * r->ref_m * sizeof *r->ref_tail_lp);
+    c->n_windows++;
+    return KLD_OK;
+}
+
+static kld_status on_logits(void *ctx, size_t i, size_t row0, size_t n, const float *logits,
+                            kld_err *err) {
+    collected *c = ctx;
+    (void)i;
+    (void)row0;
+    (void)err;
+    keep(&c->logits, logits, n * c->vocab * sizeof *logits);
+    return KLD_OK;
+}
+
+kld_sink sink_of(collected *c) {
+    kld_sink s = {.ctx = c, .gather = on_gather, .records = on_records};
+    if (c->want_logits) s.logits = on_logits;
+    return s;
+}
+
+void collected_free(collected *c) {
+    kld_buf_free(&c->logits);
+    kld_buf_free(&c->records);
+    kld_buf_free(&c->mark);
+    c->n_windows = 0;
+}
+
+double rnd(uint64_t *s) {
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*s >> 11) * 0x1p-53;
+}
+
+double rnd_normal(uint64_t *s) {
+    double t = 0;
+    for (int i = 0; i < 12; i++) t += rnd(s);
+    return t - 6;
+}
+
+static void add(built *b, uint64_t *seed, double scale, double mean, const char *name, size_t rows,
+                size_t cols) {
+    size_t n = rows * (cols ? cols : 1);
+    float *v = malloc(n * sizeof *v);
+    char shape[64];
+    assert_non_null(v);
+    for (size_t i = 0; i < n; i++) v[i] = (float)(mean + scale * rnd_normal(seed));
+    if (cols) snprintf(shape, sizeof shape, "[%zu,%zu]", rows, cols);
+    else snprintf(shape, sizeof shape, "[%zu]", rows);
+    build_tensor(b, name, "F32", shape, v, n * sizeof *v, 0);
+    free(v);
+}
+
+static const char *named(char *buf, size_t layer, const char *part) {
+    snprintf(buf, 96, "model.layers.%zu.%s", layer, part);
+    return buf;
+}
+
+void tiny_write(tiny *t, uint64_t seed) {
+    built b;
+    char s[96], text[1024];
+    size_t q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
+    build_begin(&b);
+    add(&b, &seed, 1, 0, "model.embed_tokens.weight", t->vocab, t->hidden);
+    add(&b, &seed, 0.1, 1, "model.norm.weight", t->hidden, 0);
+    if (!t->tied) add(&b, &seed, 0.3, 0, "lm_head.weight", t->vocab, t->hidden);
+    for (size_t i = 0; i < t->layers; i++) {
+        add(&b, &seed, 0.1, 1, named(s, i, "input_layernorm.weight"), t->hidden, 0);
+        add(&b, &seed, 0.1, 1, named(s, i, "post_attention_layernorm.weight"), t->hidden, 0);
+        add(&b, &seed, 0.2, 0, named(s, i, "self_attn.q_proj.weight"), q, t->hidden);
+        add(&b, &seed, 0.2, 0, named(s, i, "self_attn.k_proj.weight"), kv, t->hidden);
+        add(&b, &seed, 0.2, 0, named(s, i, "self_attn.v_proj.weight"), kv, t->hidden);
+        add(&b, &seed, 0.2, 0, named(s, i, "self_attn.o_proj.weight"), t->hidden, q);
+        add(&b, &seed, 0.2, 0, named(s, i, "mlp.gate_proj.weight"), t->intermediate, t->hidden);
+        add(&b, &seed, 0.2, 0, named(s, i, "mlp.up_proj.weight"), t->intermediate, t->hidden);
+        add(&b, &seed, 0.2, 0, named(s, i, "mlp.down_proj.weight"), t->hidden, t->intermediate);
+        if (t->qwen3) {
+            add(&b, &seed, 0.1, 1, named(s, i, "self_attn.q_norm.weight"), t->head_dim, 0);
+            add(&b, &seed, 0.1, 1, named(s, i, "self_attn.k_norm.weight"), t->head_dim, 0);
+        }
+        if (t->qwen2) {
+            add(&b, &seed, 0.1, 0, named(s, i, "self_attn.q_proj.bias"), q, 0);
+            add(&b, &seed, 0.1, 0, named(s, i, "self_attn.k_proj.bias"), kv, 0);
+            add(&b, &seed, 0.1, 0, named(s, i, "self_attn.v_proj.bias"), kv, 0);
+        }
+    }
+    build_write(&b, "model.safetensors");
+    const char *arch = t->qwen3 ? "Qwen3" : t->qwen2 ? "Qwen2" : t->window ? "Mistral" : "Llama";
+    const char *type = t->qwen3 ? "qwen3" : t->qwen2 ? "qwen2" : t->window ? "mistral" : "llama";
+    char window[64] = "";
+    if (t->window) snprintf(window, sizeof window, "\"sliding_window\": %zu, ", t->window);
+    snprintf(text, sizeof text,
+             "{\"architectures\": [\"%sForCausalLM\"], \"model_type\": \"%s\", %s"
+             "\"hidden_size\": %zu, \"intermediate_size\": %zu, \"num_hidden_layers\": %zu, "
+             "\"num_attention_heads\": %zu, \"num_key_value_heads\": %zu, \"head_dim\": %zu, "
+             "\"vocab_size\": %zu, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, "
+             "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"tie_word_embeddings\": %s}",
+             arch, type, window, t->hidden, t->intermediate, t->layers, t->heads, t->kv_heads,
+             t->head_dim, t->vocab, t->tied ? "true" : "false");
+    build_text(&b, "config.json", text);
+    memcpy(t->dir, b.dir, sizeof t->dir);
+    kld_buf_free(&b.header);
+    kld_buf_free(&b.data);
+}
+
+void tiny_remove(const tiny *t) { assert_int_equal(kld_remove_tree(t->dir, NULL), KLD_OK); }
+
+kld_engine_options default_options(size_t vocab) {
+    return (kld_engine_options){.precision = KLD_PRECISION_FP32,
+                                .vocab = vocab,
+                                .top_k = 32,
+                                .min_k = 4,
+                                .tail_mass = 1e-3,
+                                .tail_samples = 4,
+                                .seed = 7};
+}

@@ -1,0 +1,60 @@
+/* tests/unit/enginekit.h - running the engine in tests: golden models, synthetic models,
+ * and collecting what it delivers. */
+#ifndef TESTS_UNIT_ENGINEKIT_H
+#define TESTS_UNIT_ENGINEKIT_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kld/base/buf.h"
+#include "kld/store/records.h"
+#include "logits/engine.h"
+
+/* Fail the test with the message when st is not KLD_OK. */
+void need(kld_status st, const kld_err *err, const char *what);
+
+/* Array of a .npy file (version 1, C order): element type '<f4' or '<i8'. */
+typedef struct npy {
+    kld_buf bytes;
+    size_t dim[4], rank, offset;
+} npy;
+bool npy_load(npy *a, const char *path, const char *type); /* false when absent */
+const float *npy_f32(const npy *a);
+int64_t npy_i64(const npy *a, size_t i);
+
+/* Everything a run delivers.  Records are kept as bytes, window after window, so that two
+ * runs can be compared exactly. */
+typedef struct collected {
+    size_t vocab, n_windows; /* windows delivered */
+    size_t fail_at;          /* the records callback of this window fails; SIZE_MAX = none */
+    bool want_logits;
+    kld_buf logits; /* FP32 rows in order of delivery */
+    kld_buf records;
+    kld_buf mark;             /* size_t: length of `records` before each window */
+    const kld_gather *gather; /* [windows] or NULL */
+} collected;
+kld_sink sink_of(collected *c);
+void collected_free(collected *c);
+
+/* A random Llama-like or Qwen-like checkpoint in a temporary directory. */
+typedef struct tiny {
+    size_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab, window;
+    bool tied, qwen3, qwen2;
+    char dir[64];
+} tiny;
+void tiny_write(tiny *t, uint64_t seed);
+void tiny_remove(const tiny *t);
+
+/* Pseudo-random in [0, 1) and roughly normal. */
+double rnd(uint64_t *state);
+double rnd_normal(uint64_t *state);
+
+kld_engine_options default_options(size_t vocab);
+
+#endif
