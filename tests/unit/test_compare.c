@@ -581,6 +581,21 @@ static void mismatched_records(void **state) {
     free(b);
 }
 
+/* Ties of stored values: a list in another order is the same list. */
+static void order_of_ties(void **state) {
+    (void)state;
+    struct rec *p = t_records(1, 14, 16, 1, 0, 0, NULL), *q = t_records(1, 14, 16, 1, 0, 0, p);
+    for (size_t j = 9; j < 14; j++) p->lp[j] = q->lp[j] = p->ref_lp[j] = q->ref_lp[j] = p->lp[9];
+    for (size_t j = 9; j < 14; j++) q->ids[j] = p->ids[22 - j];
+    kld_position out;
+    kld_position_options opt = {.vocab = V, .top_p = 0.8, .overlap_k = 10};
+    assert_int_equal(kld_positions_compare(&p->r, &q->r, &opt, &out, NULL), KLD_OK);
+    assert_true(out.v[KLD_COL_TOPK] == 1);
+    assert_true(out.v[KLD_COL_TOP1] == 1);
+    free(p);
+    free(q);
+}
+
 static void nothing_scored(void **state) {
     (void)state;
     struct rig g;
@@ -608,6 +623,7 @@ int main(void) {
         cmocka_unit_test(text),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(mismatched_records),
+        cmocka_unit_test(order_of_ties),
         cmocka_unit_test(nothing_scored),
     };
     return cmocka_run_group_tests_name("compare", tests, NULL, NULL);
