@@ -52,7 +52,7 @@ static kld_status add_merges(kld_buf *b, const kld_tok_vocab *v, kld_err *err) {
     for (size_t i = 0; i <= v->pair_mask; i++) {
         if (v->pair[i].key != UINT64_MAX && v->pair[i].rank >= n) n = (size_t)v->pair[i].rank + 1;
     }
-    TRY(NEW_ARRAY(&by_rank, n, err));
+    TRY(kld_calloc((void **)&by_rank, n, sizeof(void *), err));
     for (size_t i = 0; i <= v->pair_mask; i++) {
         if (v->pair[i].key != UINT64_MAX) by_rank[v->pair[i].rank] = &v->pair[i];
     }
