@@ -30,7 +30,7 @@ void tok_cook(kld_buf *b, const tok_recipe *r) {
     add(b, r->model ? r->model : "");
     add(b, ",\"vocab\":{");
     for (unsigned i = 0; i < (r->bytes ? r->bytes : 256); i++) {
-        char text[16] = {0}, utf8[5] = {0};
+        char text[32] = {0}, utf8[5] = {0};
         kld_utf8_put(utf8, letter(i));
         snprintf(text, sizeof text, "%s\"%s%s\":%u", i ? "," : "",
                  i == '"' || i == '\\' ? "\\" : "", utf8, i);
