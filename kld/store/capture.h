@@ -55,13 +55,15 @@ typedef struct kld_window_meta {
 
 typedef struct kld_capture_writer kld_capture_writer;
 
-/* Start path.partial.  info->windows frames must follow. */
+/* Start path.partial.  info->windows frames must follow.
+ * KLD_E_INPUT  a field of info is out of range or not valid UTF-8 (the message names it). */
 KLD_NODISCARD kld_status kld_capture_create(kld_capture_writer **out, const char *path,
                                             const kld_capture_info *info, kld_err *err);
 
 /* Continue path.partial after its last whole frame; *windows_done frames are in it.  The
  * time and host of the first start are kept, so the finished file is the same as that of
- * an uninterrupted run.
+ * an uninterrupted run.  A partial that was cut inside its header holds nothing yet: it is
+ * started again, with the time and host of info.
  * KLD_E_INPUT  no partial, or its header differs from info in anything but time and host
  *              (the message names the field). */
 KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char *path,
@@ -69,15 +71,22 @@ KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char
                                             kld_err *err);
 
 /* Append one window, in suite order.  Log-probabilities are rounded to the file's grid
- * (docs/format.md) as they are stored.
+ * (docs/format.md) as they are stored; of a row that is not finite, only its count and its
+ * scalars are.
+ *  meta tokens and score_from must leave exactly r->n rows: tokens - 1 - score_from
  *  ref  the reference's records of the same window (as read back from its capture) when
  *       info.has_reference, else NULL
- * Synced to disk at least once a second of writing, so a crash loses little. */
+ * Synced to disk at least once a second of writing, so a crash loses little.
+ * KLD_E_INPUT    meta does not fit the rows, or a string in it is longer than 4,096 bytes.
+ * KLD_E_NUMERIC  NaN or +inf where a log-probability must be.
+ * KLD_E_INTERNAL shapes other than the header's, unsorted lists, ids outside the vocabulary.
+ * KLD_E_IO       the write failed; the partial can be resumed, but not through this w. */
 KLD_NODISCARD kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta,
                                          const kld_records *r, const kld_records *ref,
                                          kld_err *err);
 
-/* Write the footer, sync, rename into place, free w.  On failure w is still the caller's. */
+/* Write the footer, sync, rename into place, free w.  On failure w is still the caller's, to
+ * leave or abort.  KLD_E_INTERNAL when windows or positions are not those of the header. */
 KLD_NODISCARD kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err);
 void kld_capture_leave(kld_capture_writer *w); /* keep the partial for a resume; frees w */
 void kld_capture_abort(kld_capture_writer *w); /* remove the partial; frees w */
@@ -87,7 +96,9 @@ void kld_capture_abort(kld_capture_writer *w); /* remove the partial; frees w */
 typedef struct kld_capture kld_capture;
 
 /* Header and footer are read and checked; frames are checked as they are read.
- * KLD_E_INPUT  not a capture, truncated, damaged: the message names the part and byte. */
+ * KLD_E_INPUT        not a capture, truncated, damaged: the message begins with the path and
+ *                    names the part.
+ * KLD_E_UNSUPPORTED  a later version of the format. */
 KLD_NODISCARD kld_status kld_capture_open(kld_capture **out, const char *path, kld_err *err);
 void kld_capture_close(kld_capture *c);
 
@@ -101,16 +112,21 @@ uint64_t kld_capture_bytes(const kld_capture *c); /* file size */
  *  ref   the reference's records of window i, needed when the capture has a reference
  *        (its own list is stored relative to the reference's ids), else NULL
  *  meta  may be NULL; strings live as long as c
- * KLD_E_INPUT  damaged frame (message: window, byte range, reason). */
+ * out: k_ld is the longest list; rows of ref_lp follow ref->k_ld.  Entries past a row's count
+ * are 0 in lp and ids, and NaN in ref_lp.  The own list of a candidate is in the order of its
+ * rounded log-probabilities (ties: lower id first), but its first id is the true one.
+ * KLD_E_INPUT  damaged frame (message: path, window, byte range, reason); ref is missing, or
+ *              not what the capture was made against. */
 KLD_NODISCARD kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref,
                                           kld_records *out, kld_window_meta *meta, kld_err *err);
 
-/* Meta of window i without decoding its columns. */
+/* Meta of window i, from the footer: reads nothing. */
 KLD_NODISCARD kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta,
                                           kld_err *err);
 
 /* Every byte of the file: header, each frame's SHA-256 and decompression, footer, content
- * digest, nothing in between or after. */
+ * digest, nothing in between or after.  The columns of a candidate cannot be decoded without
+ * its reference; their bytes are checked all the same. */
 KLD_NODISCARD kld_status kld_capture_verify(kld_capture *c, kld_err *err);
 
 KLD_EXTERN_C_END

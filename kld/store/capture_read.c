@@ -11,10 +11,25 @@ struct kld_capture {
     kld_capture_info info;
     layout layout;
     kld_digest digest;
-    kld_window_meta *meta; /* [windows], filled by open's callers on demand; see load_meta */
-    bool *known;           /* [windows] */
+    kld_window_meta *meta; /* [windows] */
     kld_arena arena;       /* strings of meta */
 };
+
+/* The heads that the footer holds. */
+static kld_status read_heads(kld_capture *c, kld_err *err) {
+    TRY(NEW_ARRAY(&c->meta, c->layout.n, err));
+    for (size_t i = 0; i < c->layout.n; i++) {
+        const frame_entry *e = &c->layout.frame[i];
+        kld_cursor in = kld_cursor_of(c->layout.heads.data + e->head_at, e->head_bytes);
+        window_head h;
+        kld_status st = head_read(&in, &c->arena, &h, err);
+        if (st == KLD_OK && (kld_cursor_left(&in) != 0 || h.rows != e->rows))
+            st = kld_fail(err, KLD_E_INPUT, "its head does not have the size or rows said");
+        TRY(kld_where(err, st, "%s: footer, window %zu", c->file.path, i));
+        c->meta[i] = h.meta;
+    }
+    return KLD_OK;
+}
 
 kld_status kld_capture_open(kld_capture **out, const char *path, kld_err *err) {
     *out = NULL;
@@ -25,8 +40,7 @@ kld_status kld_capture_open(kld_capture **out, const char *path, kld_err *err) {
     TRY_TO(fail, kld_file_open(&c->file, path, err));
     TRY_TO(fail, layout_header_read(&c->layout, &c->file, &c->info, err));
     TRY_TO(fail, layout_footer_read(&c->layout, &c->file, &c->info, &c->digest, err));
-    TRY_TO(fail, NEW_ARRAY(&c->meta, c->info.windows, err));
-    TRY_TO(fail, NEW_ARRAY(&c->known, c->info.windows, err));
+    TRY_TO(fail, read_heads(c, err));
     *out = c;
     return KLD_OK;
 fail:
@@ -40,7 +54,6 @@ void kld_capture_close(kld_capture *c) {
     kld_capture_info_free(&c->info);
     layout_free(&c->layout);
     kld_free(c->meta);
-    kld_free(c->known);
     kld_arena_free(&c->arena);
     kld_free(c);
 }
@@ -64,7 +77,6 @@ static kld_status load(const kld_capture *c, size_t i, kld_buf *text, kld_err *e
     const frame_entry *e = &c->layout.frame[i];
     unsigned char *frame;
     kld_digest sha;
-    uint64_t rows = 0;
     TRY(kld_calloc((void **)&frame, (size_t)e->bytes, 1, err));
     kld_status st;
     TRY_TO(done, kld_file_read(&c->file, frame, e->offset, (size_t)e->bytes, err));
@@ -75,47 +87,19 @@ static kld_status load(const kld_capture *c, size_t i, kld_buf *text, kld_err *e
     }
     TRY_TO(done,
            frame_inflate(frame, (size_t)e->bytes, frame_content_max(&c->info, e->rows), text, err));
-    TRY_TO(done, frame_meta(text, NULL, NULL, &rows, err));
-    if (rows != e->rows)
-        st = kld_fail(err, KLD_E_INPUT, "%llu rows; the footer says %llu", (unsigned long long)rows,
-                      (unsigned long long)e->rows);
+    if (text->len < e->head_bytes ||
+        memcmp(text->data, c->layout.heads.data + e->head_at, e->head_bytes) != 0)
+        st = kld_fail(err, KLD_E_INPUT, "its head is not the one in the footer");
 done:
     kld_free(frame);
     return where(c, i, st, err);
 }
 
-/* The strings are kept once per window, under a lock, so that they live as long as c and
- * windows can be read by several threads. */
-static kld_status load_meta(kld_capture *c, size_t i, const kld_buf *text, kld_window_meta *meta,
-                            kld_err *err) {
-    kld_status st = KLD_OK;
-#pragma omp critical(kld_capture_meta)
-    {
-        uint64_t rows;
-        if (!c->known[i]) st = frame_meta(text, &c->arena, &c->meta[i], &rows, err);
-        if (st == KLD_OK) {
-            c->known[i] = true;
-            *meta = c->meta[i];
-        }
-    }
-    return where(c, i, st, err);
-}
-
 kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta, kld_err *err) {
-    bool known = false;
-    if (i < c->layout.n) {
-#pragma omp critical(kld_capture_meta)
-        {
-            known = c->known[i];
-            if (known) *meta = c->meta[i];
-        }
-    }
-    if (known) return KLD_OK;
-    kld_buf text = {0};
-    kld_status st = load(c, i, &text, err);
-    if (st == KLD_OK) st = load_meta(c, i, &text, meta, err);
-    kld_buf_free(&text);
-    return st;
+    if (i >= c->layout.n)
+        return kld_fail(err, KLD_E_INTERNAL, "%s: there is no window %zu", c->file.path, i);
+    *meta = c->meta[i];
+    return KLD_OK;
 }
 
 kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kld_records *out,
@@ -131,10 +115,7 @@ kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kl
         st = where(c, i,
                    frame_records(&c->info, &text, c->info.has_reference ? ref : NULL, out, err),
                    err);
-    if (st == KLD_OK && meta) {
-        st = load_meta(c, i, &text, meta, err);
-        if (st != KLD_OK) kld_records_free(out);
-    }
+    if (st == KLD_OK && meta) *meta = c->meta[i];
     kld_buf_free(&text);
     return st;
 }

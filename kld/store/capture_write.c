@@ -13,13 +13,15 @@ struct kld_capture_writer {
     kld_writer file;
     kld_capture_info shape; /* the numbers of the header; its strings are not kept */
     layout layout;
-    kld_buf frame; /* scratch: the window being written */
-    double synced; /* when the file was last made durable */
+    kld_buf frame, head; /* scratch: the window being written */
+    double synced;       /* when the file was last made durable */
+    bool torn;           /* a write failed, so the file may end in half a frame */
 };
 
 static void writer_free(kld_capture_writer *w) {
     layout_free(&w->layout);
     kld_buf_free(&w->frame);
+    kld_buf_free(&w->head);
     kld_free(w);
 }
 
@@ -36,6 +38,7 @@ kld_status kld_capture_create(kld_capture_writer **out, const char *path,
                               const kld_capture_info *info, kld_err *err) {
     *out = NULL;
     kld_capture_writer *w;
+    TRY(kld_where(err, kld_info_check(info, err), "%s", path));
     TRY(NEW_ARRAY(&w, 1, err));
     keep_shape(w, info);
     kld_status st = kld_writer_open(&w->file, path, err);
@@ -61,7 +64,7 @@ static kld_status scan_frame(kld_capture_writer *w, const kld_file *f, uint64_t 
     *whole = false;
     size_t n = (size_t)(f->size - at < PEEK ? f->size - at : PEEK);
     TRY(kld_file_read(f, peek, at, n, err));
-    uint64_t claim = frame_claim(peek, n), max = frame_content_max(&w->shape, UINT32_MAX);
+    uint64_t claim = frame_claim(peek, n), max = frame_content_max(&w->shape, w->shape.positions);
     if (claim == 0 || claim > max) return KLD_OK;
     /* zstd's worst case for incompressible data, with room to spare. */
     size_t bound = (size_t)(claim + claim / 64 + 4096);
@@ -73,13 +76,16 @@ static kld_status scan_frame(kld_capture_writer *w, const kld_file *f, uint64_t 
     kld_err torn = {0};
     if (e.bytes == 0) return KLD_OK;
     kld_status st = frame_inflate(w->frame.data, (size_t)e.bytes, (size_t)max, &text, &torn);
-    if (st == KLD_OK) st = frame_meta(&text, NULL, NULL, &e.rows, &torn);
-    kld_buf_free(&text);
-    if (st == KLD_E_INPUT) return KLD_OK;
+    kld_cursor c = kld_cursor_of(text.data, text.len);
+    window_head head = {.rows = 0};
+    if (st == KLD_OK) st = head_read(&c, NULL, &head, &torn);
+    e.rows = head.rows;
     if (st == KLD_OK) st = kld_sha256_of(w->frame.data, (size_t)e.bytes, &e.sha256, &torn);
-    if (st == KLD_OK) st = layout_add(&w->layout, &e, &torn);
-    if (st != KLD_OK && err) *err = torn;
+    if (st == KLD_OK) st = layout_add(&w->layout, &e, text.data, head.bytes, &torn);
+    kld_buf_free(&text);
     *whole = st == KLD_OK;
+    if (st == KLD_E_INPUT) return KLD_OK;
+    if (st != KLD_OK && err) *err = torn;
     return st;
 }
 
@@ -115,34 +121,54 @@ kld_status kld_capture_resume(kld_capture_writer **out, const char *path,
     kld_buf partial = {0};
     kld_file f = {.fd = -1};
     uint64_t keep = 0;
+    bool torn = false;
+    TRY(kld_info_check(info, err));
     TRY(NEW_ARRAY(&w, 1, err));
     keep_shape(w, info);
     w->file.fd = -1;
     kld_status st;
     TRY_TO(done, kld_buf_addf(&partial, err, "%s.partial", path));
     TRY_TO(done, kld_file_open(&f, (char *)partial.data, err));
+    TRY_TO(done, layout_header_torn(&f, &torn, err));
+    if (torn) goto done;
     TRY_TO(done, scan(w, &f, info, &keep, err));
     TRY_TO(done, kld_writer_resume(&w->file, path, keep, err));
     *windows_done = w->layout.n;
 done:
     kld_buf_free(&partial);
     kld_file_close(&f);
-    if (st == KLD_OK) *out = w;
+    if (st == KLD_OK && !torn) *out = w;
     else writer_free(w);
-    return st;
+    /* Nothing was lost but the time of the first start. */
+    return st == KLD_OK && torn ? kld_capture_create(out, path, info, err) : st;
 }
 
 /* ---- windows -------------------------------------------------------------------------- */
+
+/* After a failed write the end of the file is unknown; a resume finds it again. */
+static kld_status append(kld_capture_writer *w, kld_err *err) {
+    if (w->torn)
+        return kld_fail(err, KLD_E_IO, "%s: an earlier write failed; resume to continue",
+                        w->file.partial);
+    kld_status st = kld_writer_add(&w->file, w->frame.data, w->frame.len, err);
+    w->torn = st != KLD_OK;
+    return st;
+}
 
 kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, const kld_records *r,
                            const kld_records *ref, kld_err *err) {
     if (w->layout.n == w->shape.windows)
         return kld_fail(err, KLD_E_INTERNAL, "more windows than the header promises");
-    TRY(frame_encode(&w->shape, meta, r, ref, &w->frame, err));
+    TRY(kld_where(err, frame_encode(&w->shape, meta, r, ref, &w->frame, &w->head, err),
+                  "%s: window %zu", w->file.path, w->layout.n));
     frame_entry e = {.offset = w->file.size, .bytes = w->frame.len, .rows = r->n};
     TRY(kld_sha256_of(w->frame.data, w->frame.len, &e.sha256, err));
-    TRY(kld_writer_add(&w->file, w->frame.data, w->frame.len, err));
-    TRY(layout_add(&w->layout, &e, err));
+    TRY(layout_add(&w->layout, &e, w->head.data, w->head.len, err));
+    kld_status st = append(w, err);
+    if (st != KLD_OK) {
+        w->layout.n--;
+        return st;
+    }
     double now = kld_seconds();
     if (now - w->synced < 1) return KLD_OK;
     w->synced = now;
@@ -161,7 +187,8 @@ kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err) {
                         (unsigned long long)w->shape.positions);
     kld_buf_clear(&w->frame);
     TRY(layout_footer_write(&w->layout, &w->frame, err));
-    TRY(kld_writer_add(&w->file, w->frame.data, w->frame.len, err));
+    TRY(append(w, err));
+    w->torn = true; /* a footer is in the file: nothing may follow it */
     TRY(kld_writer_commit(&w->file, err));
     writer_free(w);
     return KLD_OK;

@@ -104,6 +104,9 @@ static double steps_of(double pred, double g) { return isfinite(pred) ? nearbyin
 
 kld_status lp_add(columns *c, column_id id, double lp, double pred, int fine, double *rounded,
                   kld_err *err) {
+    if (isnan(lp) || lp == INFINITY)
+        return kld_fail(err, KLD_E_NUMERIC, "a log-probability is %s in a row said to be finite",
+                        isnan(lp) ? "NaN" : "+inf");
     if (lp == -INFINITY) {
         *rounded = lp;
         return column_add(&c->col[id], CODE_NEG_INF, err);
@@ -132,6 +135,8 @@ kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp, 
     if (code == CODE_WIDE) {
         float wide = 0;
         TRY(column_take_f32(c, COL_WIDE, &wide, err));
+        if (isnan(wide) || wide == INFINITY)
+            return kld_fail(err, KLD_E_INPUT, "a log-probability is NaN or +inf");
         *lp = (double)wide;
         return KLD_OK;
     }

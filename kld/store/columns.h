@@ -55,8 +55,9 @@ KLD_NODISCARD kld_status column_take_f32(columns *c, column_id id, float *v, kld
 /* KLD_E_INPUT unless every value of every column was taken. */
 KLD_NODISCARD kld_status columns_finish(const columns *c, kld_err *err);
 
-/* Code lp (nats, not NaN) into column id as a step from `pred`, both on the grid
- * 2^-20 when fine, else 2^-13; *rounded is what a reader will see. */
+/* Code lp (nats) into column id as a step from `pred`, both on the grid 2^-20 when fine, else
+ * 2^-13; *rounded is what a reader will see.  KLD_E_NUMERIC for NaN and +inf, which lp_take
+ * refuses too (KLD_E_INPUT). */
 KLD_NODISCARD kld_status lp_add(columns *c, column_id id, double lp, double pred, int fine,
                                 double *rounded, kld_err *err);
 KLD_NODISCARD kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp,

@@ -61,7 +61,7 @@ static kld_status take_list(columns *c, const kld_capture_info *info, kld_record
 
 static kld_status take_draws(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
                              kld_err *err) {
-    bool has = out->count[i] > 0 && out->tail_mass[i] > 0;
+    bool has = row_has_draws(out, i);
     for (size_t j = 0; j < out->m; j++) {
         size_t at = i * out->m + j;
         out->tail_ids[at] = UINT32_MAX;
@@ -75,7 +75,7 @@ static kld_status take_draws(columns *c, const kld_capture_info *info, kld_recor
 
 static kld_status take_at_reference(columns *c, kld_records *out, size_t i, const kld_records *ref,
                                     kld_err *err) {
-    bool finite = out->count[i] > 0, draws = finite && ref->count[i] > 0 && ref->tail_mass[i] > 0;
+    bool finite = out->count[i] > 0, draws = finite && row_has_draws(ref, i);
     for (size_t j = 0; j < out->ref_ld; j++) {
         double *lp = &out->ref_lp[i * out->ref_ld + j];
         *lp = NAN;
@@ -103,12 +103,11 @@ static kld_status rebuild_list(columns *c, const kld_capture_info *info, kld_rec
     size_t n = 0;
     double pred = 0;
     for (size_t j = 0; out->count[i] > 0 && j < ref->count[i]; j++) {
-        double lp = out->ref_lp[i * out->ref_ld + j];
-        if (lp > -INFINITY) scratch[n++] = (entry){lp, ref->ids[i * ref->k_ld + j]};
+        scratch[n++] = (entry){out->ref_lp[i * out->ref_ld + j], ref->ids[i * ref->k_ld + j]};
     }
     for (size_t j = 0; j < extra; j++) {
         TRY(take_id(c, COL_IDS, info, &scratch[n].id, err));
-        TRY(lp_take(c, COL_LP, pred, 1, &scratch[n].lp, err));
+        TRY(lp_take(c, COL_LP, pred, lp_fine(j), &scratch[n].lp, err));
         pred = scratch[n++].lp;
     }
     if (n < out->count[i])
@@ -145,38 +144,41 @@ static kld_status take_row(columns *c, const kld_capture_info *info, kld_records
 
 kld_status frame_records(const kld_capture_info *info, const kld_buf *text, const kld_records *ref,
                          kld_records *out, kld_err *err) {
-    uint64_t rows = 0;
     columns c = {0};
     entry *scratch = NULL;
     memset(out, 0, sizeof *out);
-    kld_window_meta meta;
+    window_head head;
+    kld_digest bound;
     kld_cursor in = kld_cursor_of(text->data, text->len);
     kld_status st;
-    TRY_TO(done, frame_head(&in, NULL, &meta, &rows, err));
+    TRY_TO(done, head_read(&in, NULL, &head, err));
+    if (ref) {
+        TRY_TO(done, records_digest(ref, &bound, err));
+        if (ref->n != head.rows || memcmp(&bound, &head.ref, sizeof bound) != 0) {
+            st = kld_fail(err, KLD_E_INPUT,
+                          "the reference records given are not those it was captured against");
+            goto done;
+        }
+    }
     TRY_TO(done, columns_read(&c, &in, err));
     /* Every row has a label, so memory is bounded by what the file really holds. */
-    if (c.col[COL_LABEL].n != rows) {
-        st = kld_fail(err, KLD_E_INPUT, "%zu labels for %llu rows", c.col[COL_LABEL].n,
-                      (unsigned long long)rows);
-        goto done;
-    }
-    if (ref && ref->n != rows) {
-        st = kld_fail(err, KLD_E_INPUT, "%llu rows, but the reference's window has %zu",
-                      (unsigned long long)rows, ref->n);
+    if (c.col[COL_LABEL].n != head.rows) {
+        st = kld_fail(err, KLD_E_INPUT, "%zu labels for %u rows", c.col[COL_LABEL].n,
+                      (unsigned)head.rows);
         goto done;
     }
     size_t k_ld = 0;
     for (size_t i = 0; i < c.col[COL_COUNT].n; i++) k_ld = num_max(k_ld, c.col[COL_COUNT].v[i]);
     if (k_ld > info->top_k || (k_ld + info->tail_samples + (ref ? ref->k_ld + ref->m : 0)) * 12 >
-                                  MAX_WINDOW_BYTES / (rows + 1)) {
-        st = kld_fail(err, KLD_E_INPUT,
-                      "%llu rows with lists of %zu ids: more than a window may hold",
-                      (unsigned long long)rows, k_ld);
+                                  MAX_WINDOW_BYTES / ((size_t)head.rows + 1)) {
+        st =
+            kld_fail(err, KLD_E_INPUT, "%u rows with lists of %zu ids: more than a window may hold",
+                     (unsigned)head.rows, k_ld);
         goto done;
     }
-    TRY_TO(done, kld_records_alloc(out, (size_t)rows, k_ld, info->tail_samples, ref ? ref->k_ld : 0,
+    TRY_TO(done, kld_records_alloc(out, head.rows, k_ld, info->tail_samples, ref ? ref->k_ld : 0,
                                    ref ? ref->m : 0, err));
-    out->first = meta.score_from;
+    out->first = head.meta.score_from;
     if (ref) TRY_TO(done, NEW_ARRAY(&scratch, ref->k_ld + info->top_k, err));
     for (size_t i = 0; i < out->n; i++) TRY_TO(done, take_row(&c, info, out, i, ref, scratch, err));
     TRY_TO(done, columns_finish(&c, err));

@@ -123,6 +123,7 @@ static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
         uint64_t value, max;
     } limits[] = {
         {"vocab", i->vocab, UINT32_MAX - 1},
+        {"vocab_rows", i->vocab_rows, UINT32_MAX},
         {"windows", i->windows, UINT64_C(1) << 32},
         {"positions", i->positions, UINT64_C(1) << 40},
         {"top_k", i->top_k, 4096},
@@ -130,6 +131,7 @@ static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
         {"tail_samples", i->tail_samples, 256},
         {"ref_top_k", i->ref_top_k, 4096},
         {"ref_tail_samples", i->ref_tail_samples, 256},
+        {"seed", i->seed, INT64_MAX}, /* JSON integers are signed here */
     };
     for (size_t k = 0; k < sizeof limits / sizeof *limits; k++)
         if (limits[k].value > limits[k].max)
@@ -139,6 +141,39 @@ static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
         return kld_fail(err, KLD_E_INPUT, "'vocab', 'vocab_rows' or 'top_k' is out of range");
     if (i->has_reference && i->ref_top_k == 0)
         return kld_fail(err, KLD_E_INPUT, "'ref_top_k' is 0 in a capture with a reference");
+    if (!(i->tail_mass >= 0 && i->tail_mass <= 1))
+        return kld_fail(err, KLD_E_INPUT, "'tail_mass' is %g; 0 to 1 is legal", i->tail_mass);
+    return KLD_OK;
+}
+
+/* As jansson sees it, which refuses what is not; done here because it does not say why. */
+static bool is_utf8(const char *text) {
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        size_t n = *p < 0x80 ? 0 : *p >= 0xC2 && *p < 0xE0 ? 1 : *p >= 0xE0 && *p < 0xF0 ? 2 : 3;
+        if (n == 3 && (*p < 0xF0 || *p > 0xF4)) return false;
+        uint32_t lead = *p++, v = n == 0 ? lead : lead & (0x3Fu >> n);
+        for (size_t i = 0; i < n; i++, p++) {
+            if ((*p & 0xC0) != 0x80) return false;
+            v = v << 6 | (*p & 0x3Fu);
+        }
+        if ((n == 2 && (v < 0x800 || (v >= 0xD800 && v < 0xE000))) ||
+            (n == 3 && (v < 0x10000 || v > 0x10FFFF)))
+            return false;
+    }
+    return true;
+}
+
+kld_status kld_info_check(const kld_capture_info *info, kld_err *err) {
+    const struct {
+        const char *key, *text;
+    } strings[] = {{"name", info->name},     {"label", info->label},
+                   {"family", info->family}, {"reference_name", info->reference_name},
+                   {"time", info->time},     {"host", info->host}};
+    TRY(check_ranges(info, err));
+    for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
+        if (strings[k].text && !is_utf8(strings[k].text))
+            return kld_fail(err, KLD_E_INPUT, "'%s' is not valid UTF-8: '%.80s'", strings[k].key,
+                            strings[k].text);
     return KLD_OK;
 }
 

@@ -16,6 +16,10 @@ KLD_NODISCARD kld_status kld_info_run(const kld_capture_info *info, kld_buf *out
 KLD_NODISCARD kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n,
                                         const void *run, size_t n_run, kld_err *err);
 
+/* Whether a reader would accept this header: KLD_E_INPUT naming the field that is out of range
+ * or not valid UTF-8. */
+KLD_NODISCARD kld_status kld_info_check(const kld_capture_info *info, kld_err *err);
+
 /* Name the first key in which two identity texts differ.  KLD_E_INPUT always. */
 KLD_NODISCARD kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t nb,
                                              kld_err *err);

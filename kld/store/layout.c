@@ -15,24 +15,31 @@ static const char HEADER_MAGIC[] = "KLDCAPTR", FOOTER_MAGIC[] = "KLDINDEX",
 enum {
     MAGIC = 8,
     MAX_HEADER = 1 << 20,
-    ENTRY = 24 + KLD_SHA256_BYTES,
+    ENTRY = 24 + KLD_SHA256_BYTES, /* without the head */
     FOOTER_FIXED = 8 + 4 + 4 + 8 + 8 + 3 * 32 + 4
 };
 
 void layout_free(layout *l) {
     kld_buf_free(&l->identity);
     kld_buf_free(&l->run);
+    kld_buf_free(&l->heads);
     kld_free(l->frame);
     memset(l, 0, sizeof *l);
 }
 
-kld_status layout_add(layout *l, const frame_entry *e, kld_err *err) {
+kld_status layout_add(layout *l, const frame_entry *e, const void *head, size_t head_bytes,
+                      kld_err *err) {
     if (l->n == l->cap) {
         size_t cap = l->cap ? 2 * l->cap : 64;
         TRY(kld_realloc((void **)&l->frame, cap, sizeof *l->frame, err));
         l->cap = cap;
     }
-    l->frame[l->n++] = *e;
+    frame_entry *to = &l->frame[l->n];
+    *to = *e;
+    to->head_at = l->heads.len;
+    to->head_bytes = head_bytes;
+    TRY(kld_buf_add(&l->heads, head, head_bytes, err));
+    l->n++;
     return KLD_OK;
 }
 
@@ -126,6 +133,32 @@ static kld_status parse_header(layout *l, const kld_file *f, const unsigned char
     return st;
 }
 
+kld_status layout_header_torn(const kld_file *f, bool *torn, kld_err *err) {
+    enum { START = LAYOUT_SKIP_BYTES + MAGIC + 16 };
+    unsigned char start[START] = {0};
+    kld_buf want = {0};
+    size_t n = num_min(START, (size_t)f->size);
+    TRY(kld_file_read(f, start, 0, n, err));
+    kld_cursor c = kld_cursor_of(start, START);
+    (void)kld_cursor_u32(&c);
+    uint32_t payload = kld_cursor_u32(&c);
+    c.pos = START - 8;
+    uint64_t texts = kld_cursor_u32(&c);
+    texts += kld_cursor_u32(&c);
+    /* What a header begins with; of the three sizes, what is there is taken as it is. */
+    kld_status st = kld_buf_u32(&want, HEADER_SKIP, err);
+    if (st == KLD_OK) st = kld_buf_u32(&want, payload, err);
+    if (st == KLD_OK) st = kld_buf_add(&want, HEADER_MAGIC, MAGIC, err);
+    if (st == KLD_OK) st = kld_buf_u32(&want, KLD_CAPTURE_VERSION, err);
+    if (st == KLD_OK) st = kld_buf_u32(&want, 0, err);
+    if (st == KLD_OK)
+        *torn = memcmp(start, want.data, num_min(n, want.len)) == 0 &&
+                (n < START || (payload == MAGIC + 16 + texts + KLD_SHA256_BYTES &&
+                               payload <= MAX_HEADER && f->size - LAYOUT_SKIP_BYTES < payload));
+    kld_buf_free(&want);
+    return st;
+}
+
 kld_status layout_header_read(layout *l, const kld_file *f, kld_capture_info *info, kld_err *err) {
     unsigned char skip[LAYOUT_SKIP_BYTES];
     if (f->size < sizeof skip) return not_a_capture(f, "it is too short", err);
@@ -151,7 +184,7 @@ kld_status layout_footer_write(const layout *l, kld_buf *out, kld_err *err) {
     kld_digest content;
     uint64_t positions = 0;
     TRY(layout_digest(l, &content, err));
-    size_t payload = FOOTER_FIXED + l->n * ENTRY + LAYOUT_TAIL_BYTES;
+    size_t payload = FOOTER_FIXED + l->n * ENTRY + l->heads.len + LAYOUT_TAIL_BYTES;
     if (payload > UINT32_MAX) return kld_fail(err, KLD_E_INPUT, "too many windows for one capture");
     TRY(kld_buf_u32(out, FOOTER_SKIP, err));
     TRY(kld_buf_u32(out, (uint32_t)payload, err));
@@ -164,8 +197,10 @@ kld_status layout_footer_write(const layout *l, kld_buf *out, kld_err *err) {
         const frame_entry *e = &l->frame[i];
         TRY(kld_buf_u64(out, e->offset, err));
         TRY(kld_buf_u64(out, e->bytes, err));
-        TRY(kld_buf_u64(out, e->rows, err));
+        TRY(kld_buf_u32(out, (uint32_t)e->rows, err));
+        TRY(kld_buf_u32(out, (uint32_t)e->head_bytes, err));
         TRY(kld_buf_add(out, e->sha256.b, KLD_SHA256_BYTES, err));
+        TRY(kld_buf_add(out, l->heads.data + e->head_at, e->head_bytes, err));
         positions += e->rows;
     }
     TRY(kld_buf_u64(out, positions, err));
@@ -192,14 +227,16 @@ static kld_status parse_footer(layout *l, const kld_file *f, const unsigned char
     for (uint64_t i = 0; i < count; i++) {
         frame_entry e = {.offset = kld_cursor_u64(&c)};
         e.bytes = kld_cursor_u64(&c);
-        e.rows = kld_cursor_u64(&c);
+        e.rows = kld_cursor_u32(&c);
+        size_t n_head = kld_cursor_u32(&c);
         const unsigned char *sha = kld_cursor_take(&c, KLD_SHA256_BYTES);
-        if (!sha || e.offset != at || e.bytes == 0 || e.bytes > f->size - at || e.rows > UINT32_MAX)
+        const unsigned char *head = kld_cursor_take(&c, n_head);
+        if (!sha || !head || e.offset != at || e.bytes == 0 || e.bytes > f->size - at)
             return damaged(f, "footer", "a window does not begin where the one before ends", err);
         memcpy(e.sha256.b, sha, KLD_SHA256_BYTES);
         at += e.bytes;
         positions += e.rows;
-        TRY(layout_add(l, &e, err));
+        TRY(layout_add(l, &e, head, n_head, err));
     }
     uint64_t total = kld_cursor_u64(&c);
     const unsigned char *header = kld_cursor_take(&c, KLD_SHA256_BYTES);

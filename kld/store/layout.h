@@ -6,12 +6,14 @@
 #include "kld/base/file.h"
 #include "kld/base/sha256.h"
 #include "kld/store/capture.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { KLD_CAPTURE_VERSION = 1, LAYOUT_TAIL_BYTES = 12, LAYOUT_SKIP_BYTES = 8 };
 
 typedef struct frame_entry {
     uint64_t offset, bytes, rows;
+    size_t head_at, head_bytes; /* its head, in layout.heads */
     kld_digest sha256;
 } frame_entry;
 
@@ -21,6 +23,7 @@ typedef struct layout {
     kld_digest header;     /* SHA-256 of the whole header frame */
     frame_entry *frame;    /* [n] owned */
     size_t n, cap;
+    kld_buf heads; /* the heads of all windows, so that they are known without their frames */
 } layout;
 void layout_free(layout *l);
 
@@ -31,7 +34,12 @@ KLD_NODISCARD kld_status layout_header_write(layout *l, const kld_capture_info *
 KLD_NODISCARD kld_status layout_header_read(layout *l, const kld_file *f, kld_capture_info *info,
                                             kld_err *err);
 
-KLD_NODISCARD kld_status layout_add(layout *l, const frame_entry *e, kld_err *err);
+/* A file that ends inside its header frame, and what there is of it could be one: *torn. */
+KLD_NODISCARD kld_status layout_header_torn(const kld_file *f, bool *torn, kld_err *err);
+
+/* Append a window: e without its place in heads, and its head. */
+KLD_NODISCARD kld_status layout_add(layout *l, const frame_entry *e, const void *head,
+                                    size_t head_bytes, kld_err *err);
 
 /* SHA-256 over identity and every frame's digest: the content digest. */
 KLD_NODISCARD kld_status layout_digest(const layout *l, kld_digest *out, kld_err *err);
