@@ -18,11 +18,13 @@ static uint32_t letter(unsigned b) {
 static void add(kld_buf *b, const char *s) { assert_int_equal(kld_buf_adds(b, s, NULL), KLD_OK); }
 
 void tok_cook(kld_buf *b, const tok_recipe *r) {
-    add(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"normalizer\":");
+    add(b,
+        "{\"version\":\"1.0\",\"truncation\":{\"max_length\":1},\"padding\":null,\"normalizer\":");
     add(b, r->norm ? r->norm : "null");
     add(b, ",\"pre_tokenizer\":");
     add(b, r->pre ? r->pre : BYTE_LEVEL("true", "false"));
-    add(b, ",\"decoder\":" BYTE_LEVEL("true", "true") ",\"added_tokens\":[");
+    if (!r->no_decoder) add(b, ",\"decoder\":" BYTE_LEVEL("true", "true"));
+    add(b, ",\"added_tokens\":[");
     add(b, r->added ? r->added : "");
     add(b, "]");
     add(b, r->rest ? r->rest : "");
