@@ -87,6 +87,7 @@ static kld_status read_ids(kld_suite *s, const json_t *line, kld_window *w, kld_
     json_t *ids;
     TRY(kld_json_arr(line, "ids", &ids, err));
     w->n = json_array_size(ids);
+    if (w->n == 0) return kld_fail(err, KLD_E_INPUT, "'ids': no token in it");
     TRY(ARENA_ARRAY(&s->arena, &w->ids, w->n, err));
     for (size_t i = 0; i < w->n; i++) {
         const json_t *v = json_array_get(ids, i);
@@ -136,6 +137,13 @@ typedef struct header {
     kld_digest digest;
 } header;
 
+static kld_status check_bos(const char *bos, kld_err *err) {
+    static const char *const known[] = {"none", "first", "every", ""};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(bos, known[i]) == 0) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "'bos': '%.40s' is none of none, first and every", bos);
+}
+
 static kld_status read_header(kld_suite *s, const json_t *line, header *h, kld_err *err) {
     uint64_t version, vocab, window, stride;
     const char *hex;
@@ -148,6 +156,7 @@ static kld_status read_header(kld_suite *s, const json_t *line, header *h, kld_e
     TRY(kld_json_u64(line, "window", &window, err));
     TRY(kld_json_u64(line, "stride", &stride, err));
     TRY(optional_string(s, line, "bos", "", &s->bos, err));
+    TRY(check_bos(s->bos, err));
     TRY(kld_json_str(line, "tokenizer", &hex, err));
     TRY(kld_where(err, kld_digest_parse(hex, &s->tokenizer, err), "'tokenizer'"));
     TRY(kld_json_str(line, "digest", &hex, err));
@@ -165,8 +174,10 @@ static kld_status read_line(kld_suite *s, const char *text, size_t n, header *h,
     kld_status st = KLD_OK;
     if (!json_is_object(line))
         st = kld_fail(err, KLD_E_INPUT, "expected an object, found %s", kld_json_kind(line));
-    else if (s->n_windows == 0 && !h->present && json_object_get(line, "kld_suite"))
-        st = read_header(s, line, h, err);
+    else if (json_object_get(line, "kld_suite"))
+        st = s->n_windows == 0 && !h->present
+                 ? read_header(s, line, h, err)
+                 : kld_fail(err, KLD_E_INPUT, "a header; only the first line can be one");
     else {
         st = read_window(s, line, s->n_windows, err);
         if (st == KLD_OK) s->n_windows++;
@@ -226,21 +237,24 @@ static kld_status read_all(kld_suite *s, const char *path, const kld_buf *file, 
     return KLD_OK;
 }
 
+/* What reading and writing both ask of a sealed suite. */
+static kld_status check_use(const kld_suite *s, kld_err *err) {
+    TRY(kld_suite_check_partitions(s, err));
+    if (s->positions > 0) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "no scored position: %zu windows with %llu tokens (a window of n tokens has "
+                    "n-1 positions)",
+                    s->n_windows, (unsigned long long)s->tokens);
+}
+
 static kld_status check_whole(kld_suite *s, const header *h, kld_err *err) {
     if (h->present && h->windows != s->n_windows)
         return kld_fail(err, KLD_E_INPUT, "the header promises %llu windows, %zu are there",
                         (unsigned long long)h->windows, s->n_windows);
-    TRY(kld_suite_check_partitions(s, err));
     TRY(kld_suite_seal(s, err));
     if (h->present && memcmp(&h->digest, &s->digest, sizeof s->digest) != 0)
         return kld_fail(err, KLD_E_INPUT, "the digest in the header does not match the windows");
-    if (s->positions == 0)
-        return kld_fail(
-            err, KLD_E_INPUT,
-            "no scored position: %zu windows with %llu tokens (a window of n tokens has "
-            "n-1 positions)",
-            s->n_windows, (unsigned long long)s->tokens);
-    return KLD_OK;
+    return check_use(s, err);
 }
 
 kld_status kld_suite_load(kld_suite *s, const char *path, kld_err *err) {
@@ -259,8 +273,11 @@ kld_status kld_suite_load(kld_suite *s, const char *path, kld_err *err) {
 /* ---- writing -------------------------------------------------------------------------- */
 
 static kld_status add_json_string(kld_buf *b, const char *key, const char *text, kld_err *err) {
+    size_t failures = kld_mem_raw_failures();
     json_t *v = json_string(text);
-    if (!v) return kld_fail(err, KLD_E_INPUT, "'%s' is not valid UTF-8, or memory ran out", key);
+    if (!v && kld_mem_raw_failures() != failures)
+        return kld_fail(err, KLD_E_NOMEM, "out of memory for '%s'", key);
+    if (!v) return kld_fail(err, KLD_E_INPUT, "'%s' is not valid UTF-8: '%.80s'", key, text);
     kld_status st = kld_buf_addf(b, err, ",\"%s\":", key);
     if (st == KLD_OK) st = kld_json_dump(v, false, b, err);
     json_decref(v);
@@ -286,6 +303,8 @@ kld_status kld_suite_save(kld_suite *s, const char *path, kld_err *err) {
     kld_buf b = {.max = MAX_FILE};
     kld_status st;
     TRY_TO(done, kld_suite_seal(s, err));
+    TRY_TO(done, check_use(s, err));
+    TRY_TO(done, check_bos(s->bos, err));
     TRY_TO(done,
            kld_buf_addf(&b, err,
                         "{\"kld_suite\":1,\"tokenizer\":\"%s\",\"vocab\":%zu,\"window\":%zu,"

@@ -49,12 +49,16 @@ typedef struct kld_suite {
     kld_arena arena;
 } kld_suite;
 
-/* KLD_E_INPUT  missing or malformed file, with line number; an id >= vocab when vocab is
- *              known; a digest that does not match; the same cluster in two partitions;
- *              no scored position at all. */
+/* On error *s is empty.
+ * KLD_E_INPUT        missing or malformed file, with line number; an id >= vocab when vocab is
+ *                    known; a digest that does not match; the same cluster in two partitions;
+ *                    no scored position at all.
+ * KLD_E_UNSUPPORTED  a header of another version. */
 KLD_NODISCARD kld_status kld_suite_load(kld_suite *s, const char *path, kld_err *err);
 
-/* Compute digests and write the file atomically. */
+/* Compute digests and write the file atomically.
+ * KLD_E_INPUT  what kld_suite_load would refuse of the whole suite; a string that is not
+ *              UTF-8, with its key. */
 KLD_NODISCARD kld_status kld_suite_save(kld_suite *s, const char *path, kld_err *err);
 
 /* Fill in tokens/positions and all digests from the windows. */

@@ -78,7 +78,7 @@ static kld_status read_ids(kld_documents *d, const json_t *ids, kld_document *do
 static kld_status read_document(kld_documents *d, const json_t *line, const char *path,
                                 size_t number, kld_err *err) {
     kld_document *doc;
-    char cluster[256];
+    char cluster[288]; /* the longest file name, and a number */
     const json_t *text = json_object_get(line, "text"), *ids = json_object_get(line, "ids");
     if (!json_is_object(line))
         return kld_fail(err, KLD_E_INPUT, "expected an object, found %s", kld_json_kind(line));

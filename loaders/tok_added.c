@@ -17,13 +17,13 @@ static int by_text(const void *a, const void *b) {
 kld_status kld_tok_added_build(kld_tok_added_set *set, const kld_tok_added *all, size_t n,
                                bool normalized, kld_err *err) {
     bool words = false;
-    TRY(NEW_ARRAY(&set->v, n, err));
+    TRY(kld_calloc((void **)&set->v, n, sizeof(void *), err));
     for (size_t i = 0; i < n; i++) {
         if (all[i].normalized != normalized) continue;
         words |= all[i].single_word;
         set->v[set->n++] = &all[i];
     }
-    if (set->n) qsort(set->v, set->n, sizeof *set->v, by_text);
+    if (set->n) qsort(set->v, set->n, sizeof(void *), by_text);
     for (size_t i = 1; i < set->n; i++) {
         if (by_text(&set->v[i - 1], &set->v[i]) == 0)
             return kld_fail(err, KLD_E_INPUT,

@@ -58,7 +58,7 @@ static kld_status sequence(kld_tokenizer *t, const json_t *v, const char *list, 
 }
 
 static kld_status normalizer(kld_tokenizer *t, const json_t *v, kld_err *err) {
-    const char *type;
+    const char *type = "";
     TRY(type_of(v, &type, err));
     if (strcmp(type, "Sequence") == 0) return sequence(t, v, "normalizers", normalizer, err);
     if (strcmp(type, "NFC") != 0) return not_implemented(type, err);
@@ -104,7 +104,7 @@ static kld_status byte_level(const json_t *v, bool *prefix_space, bool *use_rege
 }
 
 static kld_status pre_tokenizer(kld_tokenizer *t, const json_t *v, kld_err *err) {
-    const char *type;
+    const char *type = "";
     bool a, b;
     TRY(type_of(v, &type, err));
     if (strcmp(type, "Sequence") == 0) return sequence(t, v, "pretokenizers", pre_tokenizer, err);
@@ -121,7 +121,7 @@ static kld_status pre_tokenizer(kld_tokenizer *t, const json_t *v, kld_err *err)
 }
 
 static kld_status decoder(kld_tokenizer *t, const json_t *v, kld_err *err) {
-    const char *type;
+    const char *type = "";
     bool a, b;
     TRY(type_of(v, &type, err));
     if (strcmp(type, "Sequence") == 0) return sequence(t, v, "decoders", decoder, err);
@@ -139,7 +139,8 @@ static kld_status template_id(const kld_tokenizer *t, const json_t *specials, co
     const json_t *ids = json_object_get(json_object_get(specials, name), "ids");
     const json_t *first = json_array_get(ids, 0);
     if (json_array_size(ids) != 1 || !json_is_integer(first))
-        return kld_fail(err, KLD_E_INPUT, "special_tokens: '%.100s' does not have one id", name);
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "special_tokens: '%.100s' without exactly one id is not implemented", name);
     if (!kld_tokenizer_id(t, name, id) || json_integer_value(first) != (json_int_t)*id)
         return kld_fail(err, KLD_E_INPUT,
                         "special_tokens: '%.100s' has id %lld, which is not the vocabulary's", name,
@@ -157,8 +158,8 @@ static kld_status template_bos(kld_tokenizer *t, const json_t *v, kld_err *err) 
     TRY(kld_json_obj(v, "special_tokens", &specials, err));
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
-        const char *name;
-        uint32_t id;
+        const char *name = "";
+        uint32_t id = 0;
         if (json_object_get(item, "Sequence")) break;
         TRY(kld_where(err, kld_json_obj(item, "SpecialToken", &part, err), "single[%zu]", i));
         TRY(kld_where(err, kld_json_str(part, "id", &name, err), "single[%zu]", i));
@@ -171,7 +172,7 @@ static kld_status template_bos(kld_tokenizer *t, const json_t *v, kld_err *err) 
 }
 
 static kld_status post_processor(kld_tokenizer *t, const json_t *v, kld_err *err) {
-    const char *type;
+    const char *type = "";
     bool a, b;
     TRY(type_of(v, &type, err));
     if (strcmp(type, "Sequence") == 0) return sequence(t, v, "processors", post_processor, err);

@@ -191,7 +191,7 @@ static kld_status read_model(kld_tokenizer *t, const json_t *model, size_t n_add
 
 kld_status kld_tok_model_read(kld_tokenizer *t, const json_t *model, const json_t *added,
                               kld_err *err) {
-    json_t *merges;
+    json_t *merges = NULL;
     TRY(kld_where(err, read_model(t, model, json_array_size(added), &merges, err), "model"));
     TRY(read_added_list(t, added, err));
     TRY(kld_where(err, read_merges(&t->bpe, merges, err), "model"));

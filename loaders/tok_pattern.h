@@ -16,7 +16,8 @@
  *   (the negated ones outside classes only; \S also inside), \r \n \t \f \v, \xHH, \x{H..},
  *   \uHHHH, and any escaped ASCII punctuation.
  * Inside (?i: only ASCII without pairs that fold to one letter ("ss", "st", "ff", ...).
- * Groups do not capture.
+ * Groups do not capture.  A PCRE2 whose Unicode is newer than 16 would know letters that
+ * Oniguruma does not; a test notices.
  * KLD_E_UNSUPPORTED  anything else; the message has the construct and its byte offset.
  * KLD_E_INPUT        unbalanced or cut short. */
 KLD_NODISCARD kld_status kld_tok_pattern(const char *pattern, size_t n, kld_buf *out, kld_err *err);

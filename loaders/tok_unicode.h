@@ -10,8 +10,8 @@
  * above U+10FFFF); otherwise *bad is the offset of the first byte of the first defect. */
 bool kld_utf8_valid(const void *text, size_t n, size_t *bad);
 
-/* Code point at s and its length in bytes.  s must be the start of a well-formed sequence. */
-size_t kld_utf8_get(const char *s, uint32_t *cp);
+/* Code point at text and its length in bytes.  text must be the start of a well-formed sequence. */
+size_t kld_utf8_get(const char *text, uint32_t *cp);
 /* Write cp (below 0x110000) into dst[4]; returns the length. */
 size_t kld_utf8_put(char *dst, uint32_t cp);
 /* Offset of the code point that ends at `end`; end > 0. */

@@ -195,19 +195,20 @@ const kld_tok_pair *kld_tok_vocab_pair(const kld_tok_vocab *v, uint32_t left, ui
     return p->key == UINT64_MAX ? NULL : p;
 }
 
-static kld_status side(const kld_tok_vocab *v, const char *s, size_t n, uint32_t rank,
-                       const kld_tok_entry **out, kld_err *err) {
-    *out = n ? kld_tok_vocab_find(v, s, n) : NULL;
-    if (*out && (*out)->model) return KLD_OK;
-    return kld_fail(err, KLD_E_INPUT, "merge %u: token '%.*s' is not in the vocabulary", rank,
-                    (int)(n < 100 ? n : 100), s);
+static const kld_tok_entry *side(const kld_tok_vocab *v, const char *s, size_t n, uint32_t rank,
+                                 kld_err *err) {
+    const kld_tok_entry *e = n ? kld_tok_vocab_find(v, s, n) : NULL;
+    if (e && e->model) return e;
+    (void)kld_fail(err, KLD_E_INPUT, "merge %u: token '%.*s' is not in the vocabulary", rank,
+                   (int)(n < 100 ? n : 100), s);
+    return NULL;
 }
 
 kld_status kld_tok_vocab_merge(kld_tok_vocab *v, const char *left, size_t n_left, const char *right,
                                size_t n_right, uint32_t rank, kld_err *err) {
-    const kld_tok_entry *a, *b;
-    TRY(side(v, left, n_left, rank, &a, err));
-    TRY(side(v, right, n_right, rank, &b, err));
+    const kld_tok_entry *a = side(v, left, n_left, rank, err);
+    const kld_tok_entry *b = a ? side(v, right, n_right, rank, err) : NULL;
+    if (!a || !b) return KLD_E_INPUT;
     if (a->raw || b->raw)
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "merge %u: '%.*s' and '%.*s' are not both written in the byte alphabet",

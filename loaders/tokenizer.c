@@ -52,7 +52,7 @@ static kld_status add_merges(kld_buf *b, const kld_tok_vocab *v, kld_err *err) {
     for (size_t i = 0; i <= v->pair_mask; i++) {
         if (v->pair[i].key != UINT64_MAX && v->pair[i].rank >= n) n = (size_t)v->pair[i].rank + 1;
     }
-    TRY(NEW_ARRAY(&by_rank, n, err));
+    TRY(kld_calloc((void **)&by_rank, n, sizeof(void *), err));
     for (size_t i = 0; i <= v->pair_mask; i++) {
         if (v->pair[i].key != UINT64_MAX) by_rank[v->pair[i].rank] = &v->pair[i];
     }
@@ -84,8 +84,8 @@ static kld_status add_pipeline(kld_buf *b, const kld_tokenizer *t, kld_err *err)
     TRY(kld_buf_varint(b, s->n, err));
     for (size_t i = 0; i < s->n; i++) {
         const kld_tok_stage *g = &s->stage[i];
-        TRY(kld_buf_u8(b, (uint8_t)(g->literal | g->invert << 1 | (unsigned)g->behavior << 2),
-                       err));
+        unsigned flags = (g->literal ? 1u : 0) | (g->invert ? 2u : 0) | (unsigned)g->behavior << 2;
+        TRY(kld_buf_u8(b, (uint8_t)flags, err));
         TRY(add_text(b, g->pattern, g->n_pattern, err));
     }
     return kld_buf_u8(b, (uint8_t)(s->prefix_space ? s->prefix_at + 1 : 0), err);

@@ -131,8 +131,9 @@ typedef struct kld_backend {
     void (*identity)(kld_precision precision, kld_device_identity *out);
     /* Bytes that open takes for spec. */
     uint64_t (*scratch_bytes)(const kld_device_spec *spec);
-    /* Rows a batch needs to keep the device busy; a multiple of KLD_CHUNK. */
-    size_t (*batch_rows)(void);
+    /* Rows of a batch that keep the device busy, when the widest buffer has `widest` columns;
+     * a multiple of KLD_CHUNK. */
+    size_t (*batch_rows)(size_t widest);
 
     size_t (*elem_size)(const kld_device *dev, kld_elem elem);
     kld_status (*alloc)(kld_device *dev, void **p, size_t bytes, kld_err *err);

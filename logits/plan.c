@@ -17,16 +17,18 @@ static uint32_t formats_of(const kld_model *m) {
 
 kld_device_spec kld_run_spec(const kld_model *m, const kld_backend *be,
                              const kld_engine_options *opt, size_t rows, size_t longest) {
+    const kld_config *c = &m->config;
     size_t chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
+    size_t widest = num_max(num_max(c->intermediate, c->hidden), c->heads * c->head_dim);
     kld_device_spec s = {.precision = opt->precision,
-                         .max_rows = num_min(be->batch_rows(), chunks * KLD_CHUNK),
-                         .head_dim = m->config.head_dim,
+                         .max_rows = num_min(be->batch_rows(widest), chunks * KLD_CHUNK),
+                         .head_dim = c->head_dim,
                          .vocab = opt->vocab,
                          .top_k = opt->top_k,
                          .formats = formats_of(m),
-                         .activations = 1u << m->config.activation};
+                         .activations = 1u << c->activation};
     s.max_keys = num_max(s.max_rows, longest);
-    for (size_t i = 0; i < m->config.layers; i++)
+    for (size_t i = 0; i < c->layers; i++)
         for (size_t j = 0; j < m->layer[i].n_sub; j++) s.blocks |= 1u << m->layer[i].sub[j].block;
     return s;
 }

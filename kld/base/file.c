@@ -89,9 +89,14 @@ kld_status kld_file_slurp(const char *path, size_t max, kld_buf *out, kld_err *e
 static kld_status writer_names(kld_writer *w, const char *path, kld_err *err) {
     memset(w, 0, sizeof *w);
     w->fd = -1;
-    if (!*path) return kld_fail(err, KLD_E_USAGE, "the output path is empty");
-    if (kld_path_is_dir(path))
-        return kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
+    if (!*path) {
+        (void)kld_fail(err, KLD_E_USAGE, "the output path is empty");
+        return KLD_E_USAGE;
+    }
+    if (kld_path_is_dir(path)) {
+        (void)kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
+        return KLD_E_INPUT;
+    }
     kld_buf b = {0};
     TRY(kld_strdup(&w->path, path, err));
     kld_status st = kld_buf_addf(&b, err, "%s.partial", path);

@@ -38,7 +38,8 @@ void *kld_mem_raw(size_t size) {
 size_t kld_mem_raw_failures(void) { return raw_failures; }
 
 static kld_status no_memory(kld_err *err, size_t count, size_t size) {
-    return kld_fail(err, KLD_E_NOMEM, "out of memory: %zu x %zu bytes were asked for", count, size);
+    (void)kld_fail(err, KLD_E_NOMEM, "out of memory: %zu x %zu bytes were asked for", count, size);
+    return KLD_E_NOMEM;
 }
 
 kld_status kld_calloc(void **out, size_t count, size_t size, kld_err *err) {
@@ -71,7 +72,8 @@ kld_status kld_strndup(char **out, const char *s, size_t n, kld_err *err) {
     *out = NULL;
     if (!num_add_size(n, 1, &bytes)) return no_memory(err, n, 1);
     TRY(kld_calloc((void **)out, bytes, 1, err));
-    memcpy(*out, s, n);
+    /* A size above 0 gave a block. */
+    memcpy(*out, s, n); /* NOLINT(clang-analyzer-core.NonNullParamChecker) */
     return KLD_OK;
 }
 
@@ -88,7 +90,7 @@ kld_status kld_arena_alloc(kld_arena *a, void **out, size_t count, size_t size, 
         size_t payload = num_max(n, CHUNK_BYTES);
         struct arena_chunk *c;
         TRY(kld_calloc((void **)&c, 1, sizeof *c + payload, err));
-        c->size = payload;
+        c->size = payload; /* NOLINT(clang-analyzer-core.NullDereference) as above */
         c->next = a->head;
         a->head = c;
         a->used = 0;

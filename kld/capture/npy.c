@@ -90,7 +90,7 @@ kld_status kld_npy_read_ids(const char *path, uint32_t **ids, size_t *n, kld_err
     *ids = NULL;
     *n = 0;
     kld_status st;
-    npy_header h;
+    npy_header h = {0};
     TRY_TO(done, kld_file_slurp(path, MAX_FILE, &file, err));
     kld_cursor c = kld_cursor_of(file.data, file.len);
     TRY_TO(done, parse_header(path, &c, &h, err));

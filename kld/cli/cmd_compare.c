@@ -143,7 +143,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         goto done;
     }
     if (gates == KLD_E_GATE) fputs((const char *)failures.data, stderr);
-    st = gates;
+    st = gates == KLD_OK ? kld_compare_valid(result, err) : gates;
 done:
     kld_buf_free(&failures);
     json_decref(result);

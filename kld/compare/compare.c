@@ -34,7 +34,7 @@ struct job {
 
 static kld_status open_all(struct run *r, const char *ref_path, const char *const *cand_paths,
                            kld_err *err) {
-    TRY(NEW_ARRAY(&r->cand, r->n_cands, err));
+    TRY(kld_calloc((void **)&r->cand, r->n_cands, sizeof(kld_capture *), err));
     TRY(NEW_ARRAY(&r->side, r->n_cands, err));
     TRY(kld_capture_open(&r->ref, ref_path, err));
     TRY(kld_belong_reference(r->ref, err));
@@ -94,7 +94,7 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
 
 static void compare_window(struct run *r, struct job *j) {
     kld_records ref = {0};
-    j->st = NEW_ARRAY(&j->pos, r->n_cands, &j->err);
+    j->st = kld_calloc((void **)&j->pos, r->n_cands, sizeof(kld_position *), &j->err);
     if (j->st == KLD_OK)
         j->st =
             kld_where(&j->err, kld_capture_read(r->ref, j->window, NULL, &ref, &j->meta, &j->err),

@@ -6,12 +6,55 @@
 
 #include <math.h>
 
+/* Room for a list in canonical order. */
+struct ordered {
+    uint32_t *ids;   /* owned [k_ld] */
+    double *lp, *lq; /* owned [k_ld] */
+};
+
 struct work {
     const kld_records *ref, *cand;
     const kld_position_options *opt;
     kld_match match;
-    double *lp, *lq; /* [min of the list lengths] tokens known on both sides */
+    struct ordered ref_list, cand_list;
+    double *lp, *lq; /* owned [min of the list lengths]: tokens known on both sides */
 };
+
+static kld_status ordered_alloc(struct ordered *o, size_t n, kld_err *err) {
+    kld_status st = NEW_ARRAY(&o->ids, num_max(n, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&o->lp, num_max(n, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&o->lq, num_max(n, 1), err);
+    return st;
+}
+
+static void ordered_free(struct ordered *o) {
+    kld_free(o->ids);
+    kld_free(o->lp);
+    kld_free(o->lq);
+}
+
+/* Stored log-probabilities are rounded, which makes ties of near-ties; which of them comes
+ * first must then not depend on how a file keeps its list.  The most probable token stays
+ * first, the others are put in order of stored log-probability, ties by lower id.  *lq (may be
+ * NULL) is permuted alongside. */
+static void put_in_order(struct ordered *o, kld_list *l, const double **lq) {
+    for (size_t i = 0; i < l->n; i++) {
+        uint32_t id = l->ids[i];
+        double lp = l->lp[i], q = *lq ? (*lq)[i] : 0;
+        size_t j = i; /* lists are nearly in order: insertion is linear */
+        for (; j > 1 && (o->lp[j - 1] < lp || (o->lp[j - 1] == lp && o->ids[j - 1] > id)); j--) {
+            o->ids[j] = o->ids[j - 1];
+            o->lp[j] = o->lp[j - 1];
+            o->lq[j] = o->lq[j - 1];
+        }
+        o->ids[j] = id;
+        o->lp[j] = lp;
+        o->lq[j] = q;
+    }
+    l->ids = o->ids;
+    l->lp = o->lp;
+    if (*lq) *lq = o->lq;
+}
 
 static kld_list list_of(const kld_records *r, size_t i, uint64_t vocab) {
     return (kld_list){.n = r->count[i],
@@ -109,8 +152,10 @@ static void compare_row(struct work *w, size_t i, kld_position *o) {
         return;
     }
     kld_list ref = list_of(w->ref, i, w->opt->vocab), cand = list_of(w->cand, i, w->opt->vocab);
+    const double *lq = at_reference(w, i), *no_lq = NULL;
+    put_in_order(&w->ref_list, &ref, &lq);
+    put_in_order(&w->cand_list, &cand, &no_lq);
     kld_match_lists(&w->match, &ref, &cand);
-    const double *lq = at_reference(w, i);
     kld_cells cells;
     if (lq) cells_at_reference(w, i, &ref, lq, &cells);
     else cells_in_both(w, &ref, &cand, &cells);
@@ -158,12 +203,16 @@ kld_status kld_positions_compare(const kld_records *ref, const kld_records *cand
     struct work w = {.ref = ref, .cand = cand, .opt = opt};
     size_t both = num_max(num_min(ref->k_ld, cand->k_ld), 1);
     kld_status st = kld_match_alloc(&w.match, num_max(ref->k_ld, cand->k_ld), err);
+    if (st == KLD_OK) st = ordered_alloc(&w.ref_list, ref->k_ld, err);
+    if (st == KLD_OK) st = ordered_alloc(&w.cand_list, cand->k_ld, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lp, both, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lq, both, err);
     if (st == KLD_OK)
         for (size_t i = 0; i < ref->n; i++) compare_row(&w, i, &out[i]);
     kld_free(w.lq);
     kld_free(w.lp);
+    ordered_free(&w.cand_list);
+    ordered_free(&w.ref_list);
     kld_match_free(&w.match);
     return st;
 }

@@ -111,7 +111,7 @@ static void pair(kld_report *r, size_t i, json_t *pairs) {
                      t->cand[p->b].all.inf[KLD_COL_ESTIMATE] == 0;
     const char *verdict = !supported ? "unsupported"
                           : same     ? "practically equivalent"
-                                 : kld_verdict(x.ln_ratio_ci.lo, x.ln_ratio_ci.hi, r->opt->margin);
+                                     : kld_paired_verdict(&x, r->opt->margin);
     json_t *o = kld_emit_object(e, pairs, NULL);
     kld_emit_count(e, o, "baseline", p->a);
     kld_emit_count(e, o, "candidate", p->b);

@@ -228,3 +228,10 @@ const char *kld_verdict(double lo, double hi, double margin) {
     if (hi < 0) return "better";
     return hi < m ? "not worse" : "inconclusive";
 }
+
+const char *kld_paired_verdict(const kld_paired *p, double margin) {
+    if (isfinite(p->ln_ratio)) return kld_verdict(p->ln_ratio_ci.lo, p->ln_ratio_ci.hi, margin);
+    if (isnan(p->difference_ci.lo)) return "unsupported";
+    if (p->difference_ci.lo > 0) return "worse";
+    return p->difference_ci.hi < 0 ? "better" : "inconclusive";
+}

@@ -81,6 +81,9 @@ kld_paired kld_paired_interval(const kld_cluster_sums *s, size_t a, size_t b, co
  *   "inconclusive"            otherwise
  *   "unsupported"             there is no interval */
 const char *kld_verdict(double lo, double hi, double margin);
+/* The verdict on a pair; when a mean is 0 there is no ratio, and the interval of the
+ * difference decides between worse, better and inconclusive. */
+const char *kld_paired_verdict(const kld_paired *p, double margin);
 
 KLD_EXTERN_C_END
 #endif

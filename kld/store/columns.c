@@ -140,8 +140,7 @@ kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp, 
         *lp = (double)wide;
         return KLD_OK;
     }
-    uint32_t half = code >> 1;
-    double g = grid(fine), step = code & 1 ? -(double)half - 1 : (double)half;
+    double g = grid(fine), step = code & 1 ? -(double)(code >> 1) - 1 : (double)(code >> 1);
     *lp = (steps_of(pred, g) - step) / g + 0.0;
     return KLD_OK;
 }

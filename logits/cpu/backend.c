@@ -68,8 +68,12 @@ out:
     return st;
 }
 
-/* Enough for two spans a core, and for the tile count to even out. */
-static size_t cpu_batch_rows(void) { return num_max(1024, 2 * KLD_CHUNK * (size_t)thread_count()); }
+/* Threads meet at the end of every operation, so narrow models want many rows between two
+ * meetings; wide ones are busy long enough with two spans a core. */
+static size_t cpu_batch_rows(size_t widest) {
+    size_t rows = num_min(4096, ((size_t)32 << 20) / (num_max(widest, 1) * sizeof(float)));
+    return num_max(num_max(rows, 1024) / KLD_CHUNK, 2 * (size_t)thread_count()) * KLD_CHUNK;
+}
 
 static size_t cpu_elem_size(const kld_device *dev, kld_elem elem) {
     (void)dev;

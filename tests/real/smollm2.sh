@@ -18,7 +18,7 @@ py=venv/bin/python
 [ -f smollm2/model.safetensors ] || $py "$here/smollm2_convert.py" smollm2
 if [ $# = 0 ]; then
     $py "$here/../oracle/make_text.py" mixed.txt >/dev/null
-    head -c 120000 mixed.txt | iconv -c -f utf-8 -t utf-8 >text.txt
+    head -c 45000 mixed.txt | iconv -c -f utf-8 -t utf-8 >text.txt
     set -- text.txt
 fi
 for f in nvfp4 mxfp4; do

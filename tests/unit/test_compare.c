@@ -1,110 +1,13 @@
 /* From records to the report: positions, sums, JSON, table, gates. */
-#include "kld/base/philox.h"
 #include "kld/compare/compare.h"
 #include "kld/compare/report.h"
 #include "tests/unit/t.h"
+#include "tests/unit/t_records.h"
 
 #include <math.h>
 #include <omp.h>
 
 #define NEAR(a, b, tol) assert_true(fabs((a) - (b)) <= (tol))
-
-enum { V = 96, MAX_ROWS = 256, MAX_K = V, MAX_M = 16 };
-
-/* ---- records without files ------------------------------------------------------------ */
-
-struct rec {
-    kld_records r;
-    uint32_t count[MAX_ROWS], ids[MAX_ROWS * MAX_K], label[MAX_ROWS], tail_ids[MAX_ROWS * MAX_M];
-    double lp[MAX_ROWS * MAX_K], tail_lp[MAX_ROWS * MAX_M];
-    double ref_lp[MAX_ROWS * MAX_K], ref_tail_lp[MAX_ROWS * MAX_M];
-    float label_lp[MAX_ROWS], lse[MAX_ROWS], entropy[MAX_ROWS], tail_mass[MAX_ROWS];
-    double full[MAX_ROWS][V]; /* the whole distribution, log */
-};
-
-static double uniform(uint64_t key, uint64_t i) {
-    kld_philox_block b = kld_philox(key, i, 11);
-    return kld_philox_unit(b.v[0], b.v[1]);
-}
-
-static double normal(uint64_t key, uint64_t i) {
-    return sqrt(-2 * log(uniform(key, 2 * i))) * cos(6.283185307179586 * uniform(key, 2 * i + 1));
-}
-
-static void normalize(double *l) {
-    double z = 0;
-    for (size_t v = 0; v < V; v++) z += exp(l[v]);
-    for (size_t v = 0; v < V; v++) l[v] -= log(z);
-}
-
-/* The k most probable ids, ties by lower id, and m draws from the rest. */
-static void keep(struct rec *x, size_t i, size_t k, size_t m, uint64_t seed) {
-    uint32_t *ids = x->ids + i * MAX_K;
-    double mass = 0;
-    bool taken[V] = {false};
-    for (size_t j = 0; j < k; j++) {
-        uint32_t best = V;
-        for (uint32_t v = 0; v < V; v++)
-            if (!taken[v] && (best == V || x->full[i][v] > x->full[i][best])) best = v;
-        taken[best] = true;
-        ids[j] = best;
-        x->lp[i * MAX_K + j] = x->full[i][best];
-    }
-    for (uint32_t v = 0; v < V; v++)
-        if (!taken[v]) mass += exp(x->full[i][v]);
-    x->count[i] = (uint32_t)k;
-    x->tail_mass[i] = (float)mass;
-    for (size_t j = 0; j < m; j++) {
-        double u = uniform(seed, i * 64 + j) * mass, c = 0;
-        uint32_t pick = UINT32_MAX;
-        for (uint32_t v = 0; v < V; v++) {
-            if (taken[v]) continue;
-            if (pick == UINT32_MAX || c < u) pick = v;
-            c += exp(x->full[i][v]);
-        }
-        x->tail_ids[i * MAX_M + j] = pick;
-        x->tail_lp[i * MAX_M + j] = pick == UINT32_MAX ? NAN : x->full[i][pick];
-    }
-}
-
-static struct rec *make(size_t n, size_t k, size_t m, uint64_t seed, double noise,
-                        uint64_t noise_seed, const struct rec *ref) {
-    struct rec *x = calloc(1, sizeof *x);
-    assert_non_null(x);
-    x->r = (kld_records){.n = n, .first = 1, .k_ld = MAX_K, .m = m ? MAX_M : 0};
-    x->r.count = x->count;
-    x->r.ids = x->ids;
-    x->r.lp = x->lp;
-    x->r.label = x->label;
-    x->r.label_lp = x->label_lp;
-    x->r.lse = x->lse;
-    x->r.entropy = x->entropy;
-    x->r.tail_mass = x->tail_mass;
-    x->r.tail_ids = x->tail_ids;
-    x->r.tail_lp = x->tail_lp;
-    for (size_t i = 0; i < n; i++) {
-        for (size_t v = 0; v < V; v++)
-            x->full[i][v] = 2.2 * normal(seed, i * V + v) + noise * normal(noise_seed, i * V + v);
-        normalize(x->full[i]);
-        keep(x, i, k, m ? MAX_M : 0, seed + 999);
-        x->label[i] = (uint32_t)(uniform(seed + 5, i) * V);
-        x->label_lp[i] = (float)x->full[i][x->label[i]];
-    }
-    if (!ref) return x;
-    x->r.ref_ld = MAX_K;
-    x->r.ref_m = ref->r.m;
-    x->r.ref_lp = x->ref_lp;
-    x->r.ref_tail_lp = x->ref_tail_lp;
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < ref->count[i]; j++)
-            x->ref_lp[i * MAX_K + j] = x->full[i][ref->ids[i * MAX_K + j]];
-        for (size_t j = 0; j < ref->r.m; j++) {
-            uint32_t id = ref->tail_ids[i * MAX_M + j];
-            x->ref_tail_lp[i * MAX_M + j] = id == UINT32_MAX ? NAN : x->full[i][id];
-        }
-    }
-    return x;
-}
 
 static double true_kl(const struct rec *p, const struct rec *q, size_t i) {
     double s = 0;
@@ -215,9 +118,10 @@ static json_t *compared(size_t n_cands, size_t k, size_t m, const double *noise,
     struct rig g;
     begin(&g, n_cands);
     for (uint64_t w = 0; w < 12; w++) {
-        struct rec *ref = make(70, k, m, 100 + w, 0, 0, NULL), *cand[MAX_C];
+        struct rec *ref = t_records(70, k, m, 100 + w, 0, 0, NULL), *cand[MAX_C];
         for (size_t c = 0; c < n_cands; c++) {
-            cand[c] = make(70, k, m, 100 + w, noise[c], 4000 + w + 100 * c, with_ref ? ref : NULL);
+            cand[c] =
+                t_records(70, k, m, 100 + w, noise[c], 4000 + w + 100 * c, with_ref ? ref : NULL);
             g.info[c].has_reference = with_ref;
         }
         add(&g, CLUSTER[w], w % 2 ? "code" : "prose", ref, cand);
@@ -237,7 +141,7 @@ static void self(void **state) {
     g.info[0] = g.ref_info;
     g.side[0].self = true;
     for (uint64_t w = 0; w < 3; w++) {
-        struct rec *ref = make(40, 12, 16, w, 0, 0, NULL);
+        struct rec *ref = t_records(40, 12, 16, w, 0, 0, NULL);
         add(&g, w ? "x" : "y", "", ref, (struct rec *[]){ref});
         free(ref);
     }
@@ -274,8 +178,8 @@ static void against_truth(void **state) {
     (void)state;
     double truth = 0, nll[2] = {0}, top1 = 0;
     for (uint64_t w = 0; w < 12; w++) {
-        struct rec *p = make(70, 8, 16, 100 + w, 0, 0, NULL);
-        struct rec *q = make(70, 8, 16, 100 + w, 0.5, 4000 + w, p);
+        struct rec *p = t_records(70, 8, 16, 100 + w, 0, 0, NULL);
+        struct rec *q = t_records(70, 8, 16, 100 + w, 0.5, 4000 + w, p);
         for (size_t i = 0; i < 70; i++) {
             truth += true_kl(p, q, i) / 840;
             nll[0] -= p->label_lp[i] / 840.0;
@@ -354,8 +258,9 @@ static void nonfinite(void **state) {
     (void)state;
     struct rig g;
     begin(&g, 2);
-    struct rec *ref = make(100, 12, 16, 1, 0, 0, NULL);
-    struct rec *some = make(100, 12, 16, 1, 0.3, 2, ref), *all = make(100, 12, 16, 1, 0.3, 3, ref);
+    struct rec *ref = t_records(100, 12, 16, 1, 0, 0, NULL);
+    struct rec *some = t_records(100, 12, 16, 1, 0.3, 2, ref),
+               *all = t_records(100, 12, 16, 1, 0.3, 3, ref);
     for (size_t i = 0; i < 8; i++) mark_nan(some, 10 + i);
     some->ref_lp[50 * MAX_K + 3] = NAN; /* a finite row with one bad value */
     for (size_t i = 0; i < 100; i++) mark_nan(all, i);
@@ -397,8 +302,9 @@ static void infinite(void **state) {
     (void)state;
     struct rig g;
     begin(&g, 2);
-    struct rec *ref = make(50, 12, 16, 1, 0, 0, NULL);
-    struct rec *q = make(50, 12, 16, 1, 0.3, 2, ref), *ok = make(50, 12, 16, 1, 0.3, 2, ref);
+    struct rec *ref = t_records(50, 12, 16, 1, 0, 0, NULL);
+    struct rec *q = t_records(50, 12, 16, 1, 0.3, 2, ref),
+               *ok = t_records(50, 12, 16, 1, 0.3, 2, ref);
     q->ref_lp[7 * MAX_K + 2] = -INFINITY;
     q->label_lp[9] = -INFINITY;
     add(&g, "c", "", ref, (struct rec *[]){q, ok});
@@ -426,7 +332,7 @@ static void acceptance(void **state) {
     (void)state;
     struct rig g;
     begin(&g, 1);
-    struct rec *ref = make(30, 2, 0, 1, 0, 0, NULL), *q = make(30, 2, 0, 1, 0, 0, ref);
+    struct rec *ref = t_records(30, 2, 0, 1, 0, 0, NULL), *q = t_records(30, 2, 0, 1, 0, 0, ref);
     for (size_t i = 0; i < 30; i++) {
         static const double P[] = {0.9, 0.1}, Q[] = {0.8, 0.2};
         ref->tail_mass[i] = q->tail_mass[i] = 0;
@@ -556,9 +462,10 @@ static void repeat_is_the_floor(void **state) {
     struct rig g;
     begin(&g, 3);
     g.info[1].model = g.ref_info.model; /* a second capture of the reference */
-    struct rec *ref = make(60, 20, 16, 1, 0, 0, NULL);
-    struct rec *q[] = {make(60, 20, 16, 1, 0.02, 2, ref), make(60, 20, 16, 1, 0.02, 3, ref),
-                       make(60, 20, 16, 1, 0.4, 4, ref)};
+    struct rec *ref = t_records(60, 20, 16, 1, 0, 0, NULL);
+    struct rec *q[] = {t_records(60, 20, 16, 1, 0.02, 2, ref),
+                       t_records(60, 20, 16, 1, 0.02, 3, ref),
+                       t_records(60, 20, 16, 1, 0.4, 4, ref)};
     add(&g, "c", "", ref, q);
     json_t *o = finish(&g);
     assert_int_equal(count(o, "floor.candidate"), 1);
@@ -654,7 +561,7 @@ static void threads_do_not_matter(void **state) {
 
 static void mismatched_records(void **state) {
     (void)state;
-    struct rec *a = make(10, 8, 16, 1, 0, 0, NULL), *b = make(10, 8, 16, 1, 0.1, 2, a);
+    struct rec *a = t_records(10, 8, 16, 1, 0, 0, NULL), *b = t_records(10, 8, 16, 1, 0.1, 2, a);
     kld_position out[10];
     kld_position_options opt = {.vocab = V, .top_p = 0.95, .overlap_k = 10};
     kld_err err;
@@ -672,6 +579,21 @@ static void mismatched_records(void **state) {
     assert_int_equal(kld_positions_compare(&a->r, &b->r, &opt, out, &err), KLD_E_INPUT);
     free(a);
     free(b);
+}
+
+/* Ties of stored values: a list in another order is the same list. */
+static void order_of_ties(void **state) {
+    (void)state;
+    struct rec *p = t_records(1, 14, 16, 1, 0, 0, NULL), *q = t_records(1, 14, 16, 1, 0, 0, p);
+    for (size_t j = 9; j < 14; j++) p->lp[j] = q->lp[j] = p->ref_lp[j] = q->ref_lp[j] = p->lp[9];
+    for (size_t j = 9; j < 14; j++) q->ids[j] = p->ids[22 - j];
+    kld_position out;
+    kld_position_options opt = {.vocab = V, .top_p = 0.8, .overlap_k = 10};
+    assert_int_equal(kld_positions_compare(&p->r, &q->r, &opt, &out, NULL), KLD_OK);
+    assert_true(out.v[KLD_COL_TOPK] == 1);
+    assert_true(out.v[KLD_COL_TOP1] == 1);
+    free(p);
+    free(q);
 }
 
 static void nothing_scored(void **state) {
@@ -701,6 +623,7 @@ int main(void) {
         cmocka_unit_test(text),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(mismatched_records),
+        cmocka_unit_test(order_of_ties),
         cmocka_unit_test(nothing_scored),
     };
     return cmocka_run_group_tests_name("compare", tests, NULL, NULL);

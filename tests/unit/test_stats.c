@@ -215,6 +215,16 @@ static void verdicts(void **state) {
     assert_string_equal(kld_verdict(-0.4, 0.05, 0.1), "not worse");
     assert_string_equal(kld_verdict(-0.05, 0.4, 0.1), "inconclusive");
     assert_string_equal(kld_verdict(NAN, NAN, 0.1), "unsupported");
+    kld_paired p = {.ln_ratio = NAN, .difference = -1};
+    p.difference_ci = (kld_interval){.lo = -1.2, .hi = -0.8};
+    assert_string_equal(kld_paired_verdict(&p, 0.1), "better");
+    p.difference_ci = (kld_interval){.lo = 0.8, .hi = 1.2};
+    assert_string_equal(kld_paired_verdict(&p, 0.1), "worse");
+    p.difference_ci = (kld_interval){.lo = NAN, .hi = NAN};
+    assert_string_equal(kld_paired_verdict(&p, 0.1), "unsupported");
+    p.ln_ratio = 0;
+    p.ln_ratio_ci = (kld_interval){.lo = -0.01, .hi = 0.01};
+    assert_string_equal(kld_paired_verdict(&p, 0.1), "practically equivalent");
 }
 
 static void out_of_memory(void **state) {

@@ -1,6 +1,7 @@
 /* The tokenizer against what Hugging Face `tokenizers` gives (tests/golden/tok), and the
  * points on which regular-expression engines, Unicode versions and hostile files differ. */
 #include "kld/base/file.h"
+#include "kld/base/json.h"
 #include "kld/base/mem.h"
 #include "loaders/tok_unicode.h"
 #include "loaders/tokenizer.h"
@@ -93,6 +94,27 @@ static void one_golden(const char *dir) {
     kld_buf_free(&decoded);
     kld_buf_free(&want);
     kld_tokenizer_free(t);
+}
+
+/* The digest is of what the file means, not of how it is written. */
+static void test_digest_of_rewritten_file(void **state) {
+    (void)state;
+    kld_buf text = {0}, again = {0};
+    kld_tokenizer *a, *b;
+    json_t *root;
+    slurp("tests/golden/tok/llama3", "tokenizer.json", &text);
+    assert_int_equal(kld_json_parse(&root, text.data, text.len, 32, NULL), KLD_OK);
+    assert_int_equal(json_object_del(root, "post_processor"), 0);
+    assert_int_equal(kld_json_dump(root, true, &again, NULL), KLD_OK);
+    assert_int_equal(kld_tokenizer_parse(&a, "as it is", text.data, text.len, NULL), KLD_OK);
+    assert_int_equal(kld_tokenizer_parse(&b, "again", again.data, again.len, NULL), KLD_OK);
+    kld_digest x = kld_tokenizer_digest(a), y = kld_tokenizer_digest(b);
+    assert_memory_equal(&x, &y, sizeof x);
+    kld_tokenizer_free(a);
+    kld_tokenizer_free(b);
+    json_decref(root);
+    kld_buf_free(&text);
+    kld_buf_free(&again);
 }
 
 static void test_goldens(void **state) {
@@ -457,6 +479,7 @@ static void test_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_digest_of_rewritten_file),
         cmocka_unit_test(test_behaviors),
         cmocka_unit_test(test_regex_semantics),
         cmocka_unit_test(test_refused_patterns),

@@ -111,6 +111,18 @@ static void test_invalid_text(void **state) {
     kld_tokenizer_free(t);
 }
 
+static void test_no_decoder(void **state) {
+    (void)state;
+    kld_tokenizer *t = tok_make(&(tok_recipe){.no_decoder = true});
+    kld_buf out = {0};
+    kld_err err;
+    EXPECT_IDS(t, "a", ' ', 'a');
+    assert_int_equal(kld_tokenizer_decode(t, (uint32_t[]){'a'}, 1, false, &out, &err),
+                     KLD_E_UNSUPPORTED);
+    kld_buf_free(&out);
+    kld_tokenizer_free(t);
+}
+
 /* Exponential backtracking is cut off with a message, and what was pushed is taken back. */
 static void test_match_limit(void **state) {
     (void)state;
@@ -211,8 +223,9 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused_files), cmocka_unit_test(test_broken_json),
-        cmocka_unit_test(test_invalid_text),  cmocka_unit_test(test_match_limit),
-        cmocka_unit_test(test_long_words),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_invalid_text),  cmocka_unit_test(test_no_decoder),
+        cmocka_unit_test(test_match_limit),   cmocka_unit_test(test_long_words),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,11 +18,13 @@ static uint32_t letter(unsigned b) {
 static void add(kld_buf *b, const char *s) { assert_int_equal(kld_buf_adds(b, s, NULL), KLD_OK); }
 
 void tok_cook(kld_buf *b, const tok_recipe *r) {
-    add(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"normalizer\":");
+    add(b,
+        "{\"version\":\"1.0\",\"truncation\":{\"max_length\":1},\"padding\":null,\"normalizer\":");
     add(b, r->norm ? r->norm : "null");
     add(b, ",\"pre_tokenizer\":");
     add(b, r->pre ? r->pre : BYTE_LEVEL("true", "false"));
-    add(b, ",\"decoder\":" BYTE_LEVEL("true", "true") ",\"added_tokens\":[");
+    if (!r->no_decoder) add(b, ",\"decoder\":" BYTE_LEVEL("true", "true"));
+    add(b, ",\"added_tokens\":[");
     add(b, r->added ? r->added : "");
     add(b, "]");
     add(b, r->rest ? r->rest : "");
@@ -30,7 +32,7 @@ void tok_cook(kld_buf *b, const tok_recipe *r) {
     add(b, r->model ? r->model : "");
     add(b, ",\"vocab\":{");
     for (unsigned i = 0; i < (r->bytes ? r->bytes : 256); i++) {
-        char text[16] = {0}, utf8[5] = {0};
+        char text[32] = {0}, utf8[5] = {0};
         kld_utf8_put(utf8, letter(i));
         snprintf(text, sizeof text, "%s\"%s%s\":%u", i ? "," : "",
                  i == '"' || i == '\\' ? "\\" : "", utf8, i);

@@ -4,6 +4,7 @@
 #define KLD_TESTS_TOKKIT_H
 #include "kld/base/buf.h"
 #include "loaders/tokenizer.h"
+#include <stdbool.h>
 
 typedef struct tok_recipe {
     const char *pre;    /* pre_tokenizer; NULL: every piece gets a space before it */
@@ -14,6 +15,7 @@ typedef struct tok_recipe {
     const char *added;  /* members of added_tokens */
     const char *rest;   /* more of the file, with its leading comma */
     unsigned bytes;     /* how many byte tokens; 0 means 256 */
+    bool no_decoder;
 } tok_recipe;
 
 #define BYTE_LEVEL(prefix, regex)                                                                  \
