@@ -1,16 +1,18 @@
 # One non-recursive Makefile.  `make help` lists the targets.
 MAKEFLAGS += -rR --no-print-directory
 .DELETE_ON_ERROR:
+.SECONDARY:
 .DEFAULT_GOAL := all
 
-CC      ?= cc
 ifeq ($(origin CC),default)
-CC      := cc
+CC := gcc
 endif
 PREFIX  ?= /usr/local
+DESTDIR ?=
 NVCC    ?= $(shell command -v nvcc 2>/dev/null)
+# CUDA is built when there is a compiler for it and there are sources to compile.
 CUDA    ?= $(if $(wildcard logits/cuda/*.cu),$(if $(NVCC),1,0),0)
-# SAN=address,undefined builds with sanitizers into a directory of its own.
+# SAN=address,undefined builds with sanitizers, in a directory of its own.
 SAN     ?=
 V       ?=
 Q       := $(if $(V),,@)
@@ -19,31 +21,51 @@ comma   := ,
 MODE := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)-cuda$(CUDA)
 B    := build/$(MODE)
 
-CSTD := -std=c17 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-fast-math
+CSTD := -std=c17 -D_XOPEN_SOURCE=700 -ffp-contract=off -fno-fast-math
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wundef -Wformat=2 -Wcast-qual $(if $(CI),-Werror)
 OPT  := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
-INC  := -I. $(shell pkg-config --cflags openblas 2>/dev/null)
 LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread
 
-LIB_SRC  := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \
-              logits/cpu/*.c kld/capture/*.c kld/compare/*.c))
-CLI_SRC  := $(sort $(wildcard kld/cli/*.c))
-TEST_SRC := $(sort $(wildcard tests/unit/test_*.c))
-FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-LIB_OBJ  := $(LIB_SRC:%.c=$(B)/obj/%.o)
-CLI_OBJ  := $(CLI_SRC:%.c=$(B)/obj/%.o)
-TEST_BIN := $(TEST_SRC:tests/unit/%.c=$(B)/bin/%)
-FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/bin/%)
-TEST_HELP := $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c))
-TEST_HELP_OBJ := $(TEST_HELP:%.c=$(B)/obj/%.o)
+LIB_SRC   := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \
+               logits/cpu/*.c kld/capture/*.c kld/compare/*.c))
+CLI_SRC   := $(sort $(wildcard kld/cli/*.c))
+TEST_SRC  := $(sort $(wildcard tests/unit/test_*.c))
+FUZZ_SRC  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+HELP_SRC  := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/unit/*.c)))
+LIB_OBJ   := $(LIB_SRC:%.c=$(B)/obj/%.o)
+CLI_OBJ   := $(CLI_SRC:%.c=$(B)/obj/%.o)
+HELP_OBJ  := $(HELP_SRC:%.c=$(B)/obj/%.o)
+TEST_BIN  := $(TEST_SRC:tests/unit/%.c=$(B)/bin/%)
+FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/bin/%)
+CLI_TESTS := $(sort $(wildcard tests/cli/*.sh))
+
+# Targets that set everything up may install packages; the others only say what is missing.
+SETUP     := $(filter demo check san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
+DEPS_MODE := $(if $(SETUP),install,check)
 
 .PHONY: all
-all: build/kld
+all: build/kld ## build the program (build/kld)
 
-$(B)/obj/%.o: %.c Makefile
+build/.deps.%: .ci/deps
+	@mkdir -p build
+	@.ci/deps $(DEPS_MODE) $*
+	@touch $@
+
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+build/.commit: FORCE
+	@mkdir -p build
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
+.PHONY: FORCE
+FORCE:
+$(B)/obj/kld/base/version.o: CPPFLAGS += -DKLD_COMMIT='"$(COMMIT)"'
+$(B)/obj/kld/base/version.o: build/.commit
+
+$(B)/obj/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fopenmp $(INC) -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fopenmp -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(B)/obj/tests/unit/%.o: | build/.deps.test
 
 $(B)/libkld.a: $(LIB_OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -55,7 +77,7 @@ $(B)/bin/kld: $(CLI_OBJ) $(B)/libkld.a
 build/kld: $(B)/bin/kld
 	$(Q)ln -sfn $(MODE)/bin/kld $@
 
-$(B)/bin/test_%: $(B)/obj/tests/unit/test_%.o $(TEST_HELP_OBJ) $(B)/libkld.a
+$(B)/bin/test_%: $(B)/obj/tests/unit/test_%.o $(HELP_OBJ) $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
@@ -65,8 +87,72 @@ $(B)/bin/fuzz_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/driver.o $(B)/
 
 -include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d)
 
-.SECONDARY:
+# ---- tests -------------------------------------------------------------------------
+# KLD_BIN tells the command-line tests which program to run.
+.PHONY: check
+check: $(TEST_BIN) $(B)/bin/kld build/kld ## all tests (no GPU, Python or network needed)
+	@KLD_BIN=$(B)/bin/kld tests/run $(TEST_BIN) $(CLI_TESTS)
+
+.PHONY: san
+ifeq ($(SAN),)
+san: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) SAN=address,undefined san
+else
+san: $(TEST_BIN) $(B)/bin/kld
+	@ASAN_OPTIONS=allocator_may_return_null=1 KLD_BIN=$(B)/bin/kld tests/run $(TEST_BIN) $(CLI_TESTS)
+endif
+
+.PHONY: fuzz-regress
+ifeq ($(SAN),)
+fuzz-regress: ## every fuzz target over its committed corpus, with sanitizers
+	@$(MAKE) SAN=address,undefined fuzz-regress
+else
+fuzz-regress: $(FUZZ_BIN)
+	@set -e; for t in $(FUZZ_BIN); do \
+	  ASAN_OPTIONS=allocator_may_return_null=1 $$t tests/fuzz/corpus/$$(basename $$t | sed s/^fuzz_//); done
+endif
+
+# libFuzzer: make fuzz TARGET=safetensors SECONDS=60
+TARGET  ?= safetensors
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: | build/.deps.build build/.deps.fuzz ## fuzz TARGET for SECONDS with libFuzzer (clang)
+	@mkdir -p build/fuzz/$(TARGET)
+	$(Q)clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -I. -DKLD_COMMIT='"fuzz"' \
+	  -o build/fuzz/fuzz_$(TARGET) tests/fuzz/fuzz_$(TARGET).c $(filter-out logits/% kld/capture/% kld/compare/%,$(LIB_SRC)) $(LIBS)
+	build/fuzz/fuzz_$(TARGET) -max_total_time=$(SECONDS) -rss_limit_mb=4096 build/fuzz/$(TARGET) tests/fuzz/corpus/$(TARGET)
+
+.PHONY: lint
+lint: | build/.deps.build build/.deps.test build/.deps.lint ## format, floors, banned calls, clang-tidy, cppcheck
+	@tests/lint/run
+
+.PHONY: format
+format: | build/.deps.lint ## reformat the sources
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+# ---- demo --------------------------------------------------------------------------
+.PHONY: demo
+demo: build/kld ## compare NVFP4, MXFP4 and QAD with their BF16 reference on the bundled model
+	@datasets/demo/run build/kld build/demo
+
+# ---- installation ------------------------------------------------------------------
+build/kld.1: build/kld docs/kld.h2m | build/.deps.man
+	$(Q)help2man --no-info --include docs/kld.h2m --output $@ ./build/kld
+
+.PHONY: man
+man: build/kld.1 ## the manual page (build/kld.1)
+
+.PHONY: install
+install: build/kld ## install the program (and the manual page, if built) under PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(B)/bin/kld $(DESTDIR)$(PREFIX)/bin/kld
+	@if [ -f build/kld.1 ]; then install -d $(DESTDIR)$(PREFIX)/share/man/man1 && \
+	  install -m 644 build/kld.1 $(DESTDIR)$(PREFIX)/share/man/man1/kld.1; fi
 
 .PHONY: clean
-clean:
+clean: ## remove everything that was built
 	rm -rf build
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'

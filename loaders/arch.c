@@ -3,9 +3,9 @@
 #include <string.h>
 
 const kld_arch *kld_arch_find(const char *architecture) {
-    for (size_t i = 0; i < kld_n_archs; i++) {
-        for (const char *const *a = kld_archs[i]->architectures; *a; a++) {
-            if (!strcmp(*a, architecture)) return kld_archs[i];
+    for (const kld_arch *const *row = kld_archs; *row; row++) {
+        for (const char *const *a = (*row)->architectures; *a; a++) {
+            if (!strcmp(*a, architecture)) return *row;
         }
     }
     return NULL;
@@ -25,19 +25,21 @@ const char *const kld_config_ignored[] = {
     "projector_hidden_act", "spatial_merge_size",
     /* training and initialisation */
     "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
-    "gradient_checkpointing", "router_aux_loss_coef", "output_router_logits",
+    "gradient_checkpointing", "neftune_noise_alpha", "router_aux_loss_coef", "output_router_logits",
     /* token ids and generation: the ids to score are given */
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens",
-    "bad_words_ids", "use_cache", "return_dict", "return_dict_in_generate", "output_scores",
-    "output_attentions", "output_hidden_states", "do_sample", "temperature", "top_k", "top_p",
-    "typical_p", "max_length", "min_length", "max_new_tokens", "num_beams", "num_beam_groups",
-    "num_return_sequences", "diversity_penalty", "early_stopping", "length_penalty",
-    "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "remove_invalid_values", "exponential_decay_length_penalty",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "bos_token",
+    "eos_token", "pad_token", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens", "bad_words_ids", "use_cache",
+    "return_dict", "return_dict_in_generate", "output_scores", "output_attentions",
+    "output_hidden_states", "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length",
+    "min_length", "max_new_tokens", "num_beams", "num_beam_groups", "num_return_sequences",
+    "diversity_penalty", "early_stopping", "length_penalty", "repetition_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "remove_invalid_values",
+    "exponential_decay_length_penalty",
     /* how other programs run it */
-    "torchscript", "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config",
-    NULL};
+    "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
+    "num_logits_to_keep", "logits_to_keep", "max_sequence_length", "trust_remote_code",
+    "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
 
 const kld_assert_row kld_config_asserts[] = {
     {"is_encoder_decoder", "false"},  {"is_decoder", "false|true"},
@@ -70,6 +72,7 @@ const char *const kld_skip_prefixes[] = {"mtp.",
  * and unused. */
 const char *const kld_skip_suffixes[] = {".rotary_emb.inv_freq",
                                          ".k_scale",
+                                         ".q_scale",
                                          ".v_scale",
                                          ".kv_scale",
                                          ".k_bias",

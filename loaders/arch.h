@@ -100,8 +100,7 @@ struct kld_arch {
 };
 
 /* All rows, for lookup and for listing what is supported. */
-extern const kld_arch *const kld_archs[];
-extern const size_t kld_n_archs;
+extern const kld_arch *const kld_archs[]; /* NULL-terminated */
 
 /* NULL when no row accepts the string. */
 const kld_arch *kld_arch_find(const char *architecture);

@@ -104,7 +104,7 @@ static const char *const qwen3_names[] = {"Qwen3ForCausalLM", NULL};
                                 .architectures = id##_names,                                       \
                                 .keys = id##_keys,                                                 \
                                 .n_keys = COUNT_OF(id##_keys),                                     \
-                                .asserts = assert_rows,                                            \
+                                .asserts = (assert_rows),                                          \
                                 .n_asserts = COUNT_OF(assert_rows),                                \
                                 .model = model_rows,                                               \
                                 .n_model = COUNT_OF(model_rows),                                   \
@@ -112,7 +112,7 @@ static const char *const qwen3_names[] = {"Qwen3ForCausalLM", NULL};
                                 .n_layer = COUNT_OF(id##_layer),                                   \
                                 .sub = standard,                                                   \
                                 .n_sub = COUNT_OF(standard),                                       \
-                                .window = window_rule,                                             \
+                                .window = (window_rule),                                           \
                                 .rope_theta = 10000}
 
 static const kld_assert_row llama_asserts[] = {{"sliding_window", "null"},
@@ -123,5 +123,4 @@ ARCH(mistral, no_bias, KLD_WINDOW_ALL_LAYERS);
 ARCH(qwen2, qwen2_asserts, KLD_WINDOW_BY_LAYER);
 ARCH(qwen3, qwen3_asserts, KLD_WINDOW_BY_LAYER);
 
-const kld_arch *const kld_archs[] = {&llama, &mistral, &qwen2, &qwen3};
-const size_t kld_n_archs = COUNT_OF(kld_archs);
+const kld_arch *const kld_archs[] = {&llama, &mistral, &qwen2, &qwen3, NULL};

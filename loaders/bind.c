@@ -18,16 +18,15 @@ typedef struct binder {
     const kld_prefix *prefix;
     bool *claimed; /* [ckpt.n_tensors] */
     size_t dim[KLD_DIM_COUNT];
-    size_t n_kv_scales;
+    size_t n_past; /* tensors of layers past num_hidden_layers */
 } binder;
 
 kld_status kld_model_warn(kld_model *m, kld_err *err, const char *fmt, ...) {
-    char line[1024];
+    char line[1024] = "";
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    if (n < 0) n = 0;
     if (m->n_warnings % 16 == 0) {
         char **grown;
         TRY(ARENA_ARRAY(&m->arena, &grown, m->n_warnings + 16, err));
@@ -83,12 +82,22 @@ static void skip_by_rule(binder *b) {
         const char *name = c->tensors[i].name;
         size_t layer;
         bool skip = layer_of(name, b->prefix->layers, &layer) && layer >= b->r->config.layers;
+        b->n_past += skip;
         for (const char *const *p = kld_skip_prefixes; !skip && *p; p++) skip = starts(name, *p);
         for (const char *const *s = kld_skip_suffixes; !skip && *s; s++) skip = ends(name, *s);
         if (!skip) continue;
         b->claimed[i] = true;
         b->m->n_skipped++;
     }
+}
+
+/* Usual for MTP layers, but a config with too few layers looks the same. */
+static kld_status warn_past(binder *b, kld_err *err) {
+    if (!b->n_past) return KLD_OK;
+    return kld_model_warn(b->m, err,
+                          "%zu tensors of layers past num_hidden_layers (%zu) are not part of the "
+                          "model",
+                          b->n_past, b->r->config.layers);
 }
 
 static kld_status find_prefix(binder *b, kld_err *err) {
@@ -236,8 +245,9 @@ kld_status kld_model_bind(kld_model *m, const kld_config_read *r, kld_err *err) 
     kld_status st = ARENA_ARRAY(&m->arena, &m->layer, r->config.layers, err);
     if (st == KLD_OK) {
         skip_by_rule(&b);
-        st = bind_model(&b, err);
+        st = warn_past(&b, err);
     }
+    if (st == KLD_OK) st = bind_model(&b, err);
     for (size_t l = 0; st == KLD_OK && l < r->config.layers; l++) st = bind_layer(&b, l, err);
     if (st == KLD_OK) st = check_claimed(&b, err);
     kld_free(b.claimed);

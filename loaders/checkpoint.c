@@ -125,6 +125,15 @@ static bool has_ext(const char *name, const char *ext) {
     return n > m && !strcmp(name + n - m, ext);
 }
 
+static kld_status one_shard(kld_checkpoint *c, shard_list *s, const char *name, kld_err *err) {
+    char *copy;
+    TRY(kld_arena_strndup(&c->arena, &copy, name, strlen(name), err));
+    TRY(ARENA_ARRAY(&c->arena, &s->name, 1, err));
+    s->name[0] = copy;
+    s->n = 1;
+    return KLD_OK;
+}
+
 /* Without an index: model.safetensors, else the only *.safetensors. */
 static kld_status pick_single(kld_checkpoint *c, shard_list *s, kld_err *err) {
     char **names;
@@ -138,22 +147,16 @@ static kld_status pick_single(kld_checkpoint *c, shard_list *s, kld_err *err) {
         found++;
     }
     kld_status st = KLD_OK;
-    if (!found)
+    if (!pick)
         st = kld_fail(err, KLD_E_INPUT, "%s: no .safetensors file%s%s%s", c->dir,
                       other ? " (it holds " : "", other ? other : "",
                       other ? ", which kld does not read)" : "");
-    else if (found > 1 && strcmp(pick, "model.safetensors"))
+    else if (found > 1 && strcmp(pick, "model.safetensors") != 0)
         st = kld_fail(err, KLD_E_INPUT,
                       "%s: %zu .safetensors files (first %s) and no %s to say which tensor is read "
                       "from which",
                       c->dir, found, pick, INDEX_NAME);
-    char *copy = NULL;
-    if (st == KLD_OK) st = kld_arena_strndup(&c->arena, &copy, pick, strlen(pick), err);
-    if (st == KLD_OK) st = ARENA_ARRAY(&c->arena, &s->name, 1, err);
-    if (st == KLD_OK) {
-        s->name[0] = copy;
-        s->n = 1;
-    }
+    else st = one_shard(c, s, pick, err);
     kld_names_free(names, n);
     return st;
 }
@@ -209,7 +212,7 @@ static kld_status open_shard(kld_checkpoint *c, const shard_list *s, size_t i, s
         const char *file = s->map ? json_string_value(json_object_get(s->map, t[k].name)) : NULL;
         if (s->map && !file) {
             c->n_unmapped++;
-        } else if (s->map && strcmp(file, s->name[i])) {
+        } else if (file && strcmp(file, s->name[i]) != 0) {
             c->n_superseded++;
         } else {
             c->tensors[c->n_tensors++] = t[k];

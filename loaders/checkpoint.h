@@ -20,19 +20,19 @@ KLD_EXTERN_C_BEGIN
 KLD_NODISCARD kld_status kld_hub_resolve(const char *model, char **dir, kld_err *err);
 
 typedef struct kld_checkpoint {
-    char *dir;             /* owned */
-    json_t *config;        /* owned; config.json */
-    json_t *generation;    /* owned; generation_config.json or NULL */
-    json_t *hf_quant;      /* owned; hf_quant_config.json or NULL */
-    kld_file *shards;      /* [n_shards] open */
+    char *dir;          /* owned */
+    json_t *config;     /* owned; config.json */
+    json_t *generation; /* owned; generation_config.json or NULL */
+    json_t *hf_quant;   /* owned; hf_quant_config.json or NULL */
+    kld_file *shards;   /* [n_shards] open */
     size_t n_shards;
-    kld_tensor *tensors;   /* [n_tensors] sorted by name; only those the index maps */
+    kld_tensor *tensors; /* [n_tensors] sorted by name; only those the index maps */
     size_t n_tensors;
-    uint64_t total_bytes;  /* of those tensors */
-    size_t n_superseded;   /* copies of a tensor in a shard the index does not map it to */
-    size_t n_unmapped;     /* tensors of those shards that the index does not name at all */
-    kld_digest digest;     /* identity: config.json bytes, index bytes, and of every shard its
-                              name, size and header bytes, in index order */
+    uint64_t total_bytes; /* of those tensors */
+    size_t n_superseded;  /* copies of a tensor in a shard the index does not map it to */
+    size_t n_unmapped;    /* tensors of those shards that the index does not name at all */
+    kld_digest digest;    /* identity: config.json bytes, index bytes, and of every shard its
+                             name, size and header bytes, in index order */
     kld_arena arena;
 } kld_checkpoint;
 
@@ -49,7 +49,8 @@ const kld_tensor *kld_checkpoint_find(const kld_checkpoint *c, const char *name)
 
 /* `bytes` bytes at `offset` within the tensor, into dst.  Thread-safe. */
 KLD_NODISCARD kld_status kld_checkpoint_read(const kld_checkpoint *c, const kld_tensor *t,
-                                             uint64_t offset, void *dst, size_t bytes, kld_err *err);
+                                             uint64_t offset, void *dst, size_t bytes,
+                                             kld_err *err);
 
 /* SHA-256 over every byte of every shard, index order ("--hash full"). */
 KLD_NODISCARD kld_status kld_checkpoint_hash_full(const kld_checkpoint *c, kld_digest *out,

@@ -95,29 +95,28 @@ static const format_row implemented[] = {
 /* Recognised by one telling part; what else is there does not matter. */
 static const struct {
     const char *name, *suffix;
-    unsigned dtypes;
     const char *with; /* another suffix that must be there, or NULL */
-    unsigned with_dtypes;
+    unsigned dtypes, with_dtypes;
 } refused[] = {
-    {"NVFP4_SVD (low-rank branch)", "svdquant_lora_a", ANY, NULL, 0},
-    {"a pre_quant_scale on the activations (NVFP4_AWQ, W4A8_AWQ)", "pre_quant_scale", ANY, NULL, 0},
-    {"EXL3", "trellis", ANY, NULL, 0},
-    {"GPTQ", "qweight", INT32S, "g_idx", ANY},
-    {"AWQ or GPTQ", "qweight", INT32S, NULL, 0},
-    {"INT4/INT8 pack-quantized", "weight_packed", INT32S, NULL, 0},
-    {"MXFP8", "weight", BIT(F8_E4M3), "weight_scale", BIT(U8) | BIT(F8_E8M0)},
-    {"MXFP8", "weight", BIT(F8_E4M3), "weight_scale_inv", BIT(U8)},
-    {"FP8 in blocks", "weight", BIT(F8_E4M3), "weight_scale_inv", ANY},
-    {"FP8 in blocks", "weight", BIT(F8_E4M3), "scale", ANY},
-    {"FP4 of DeepSeek-V4", "weight", BIT(I8), "scale", BIT(F8_E8M0)},
-    {"bitsandbytes INT8", "weight", BIT(I8), "SCB", ANY},
-    {"INT8", "weight", BIT(I8), "weight_scale", ANY},
-    {"INT4 of ModelOpt", "weight", BIT(U8), "weight_scale", FLOATS},
-    {"bitsandbytes 4-bit", "weight.absmax", ANY, NULL, 0},
-    {"FP8 E5M2", "weight", BIT(F8_E5M2), NULL, 0},
-    {"FP8 FNUZ", "weight", BIT(F8_E4M3FNUZ) | BIT(F8_E5M2FNUZ), NULL, 0},
-    {"weights with zero points", "weight_zero_point", ANY, NULL, 0},
-    {"F64 weights", "weight", BIT(F64), NULL, 0},
+    {"NVFP4_SVD (low-rank branch)", "svdquant_lora_a", NULL, ANY, 0},
+    {"a pre_quant_scale on the activations (NVFP4_AWQ, W4A8_AWQ)", "pre_quant_scale", NULL, ANY, 0},
+    {"EXL3", "trellis", NULL, ANY, 0},
+    {"GPTQ", "qweight", "g_idx", INT32S, ANY},
+    {"AWQ or GPTQ", "qweight", NULL, INT32S, 0},
+    {"INT4/INT8 pack-quantized", "weight_packed", NULL, INT32S, 0},
+    {"MXFP8", "weight", "weight_scale", BIT(F8_E4M3), BIT(U8) | BIT(F8_E8M0)},
+    {"MXFP8", "weight", "weight_scale_inv", BIT(F8_E4M3), BIT(U8)},
+    {"FP8 in blocks", "weight", "weight_scale_inv", BIT(F8_E4M3), ANY},
+    {"FP8 in blocks", "weight", "scale", BIT(F8_E4M3), ANY},
+    {"FP4 of DeepSeek-V4", "weight", "scale", BIT(I8), BIT(F8_E8M0)},
+    {"bitsandbytes INT8", "weight", "SCB", BIT(I8), ANY},
+    {"INT8", "weight", "weight_scale", BIT(I8), ANY},
+    {"INT4 of ModelOpt", "weight", "weight_scale", BIT(U8), FLOATS},
+    {"bitsandbytes 4-bit", "weight.absmax", NULL, ANY, 0},
+    {"FP8 E5M2", "weight", NULL, BIT(F8_E5M2), 0},
+    {"FP8 FNUZ", "weight", NULL, BIT(F8_E4M3FNUZ) | BIT(F8_E5M2FNUZ), 0},
+    {"weights with zero points", "weight_zero_point", NULL, ANY, 0},
+    {"F64 weights", "weight", NULL, BIT(F64), 0},
 };
 
 char *kld_tensor_text(const kld_tensor *t, char *buf, size_t n) {

@@ -134,6 +134,8 @@ static kld_status read_values(kld_config_read *r, const json_t *text, kld_err *e
         kld_key key;
         const char *name;
     } nonzero[] = {{KLD_KEY_VOCAB, "vocab_size"},
+                   {KLD_KEY_INTERMEDIATE, "intermediate_size"},
+                   {KLD_KEY_MAX_POSITION, "max_position_embeddings"},
                    {KLD_KEY_HIDDEN, "hidden_size"},
                    {KLD_KEY_LAYERS, "num_hidden_layers"},
                    {KLD_KEY_HEADS, "num_attention_heads"},
@@ -241,8 +243,8 @@ static kld_status find_arch(const json_t *root, const json_t *text, const kld_ar
     if (*arch) return KLD_OK;
     kld_buf b = {0};
     kld_status st = KLD_OK;
-    for (size_t i = 0; st == KLD_OK && i < kld_n_archs; i++) {
-        for (const char *const *a = kld_archs[i]->architectures; st == KLD_OK && *a; a++)
+    for (const kld_arch *const *row = kld_archs; st == KLD_OK && *row; row++) {
+        for (const char *const *a = (*row)->architectures; st == KLD_OK && *a; a++)
             st = kld_buf_addf(&b, err, "%s%s", b.len ? ", " : "", *a);
     }
     if (st == KLD_OK)

@@ -3,6 +3,8 @@
 #include "loaders/arch.h"
 #include "loaders/bind.h"
 #include "loaders/config.h"
+#include "loaders/notes.h"
+#include "loaders/quant_config.h"
 
 #include <string.h>
 
@@ -23,7 +25,9 @@ static kld_status build(kld_model *m, kld_err *err) {
     m->family = r.arch->family;
     m->config = r.config;
     TRY(kld_model_bind(m, &r, err));
-    return kld_strdup(&m->label, kld_format_name(m->layer[0].slot[KLD_SLOT_Q].format), err);
+    TRY(kld_quant_config_check(m, err));
+    TRY(kld_model_notes(m, r.config.tied, err));
+    return kld_model_label(m, err);
 }
 
 kld_status kld_model_open(kld_model **out, const char *dir, kld_err *err) {

@@ -12,7 +12,9 @@ KLD_EXTERN_C_BEGIN
 /* One row of the table each; a format is decided by the set of tensors under a prefix,
  * never by the config alone. */
 typedef enum kld_format {
-    KLD_FMT_BF16, KLD_FMT_F16, KLD_FMT_F32,
+    KLD_FMT_BF16,
+    KLD_FMT_F16,
+    KLD_FMT_F32,
     KLD_FMT_NVFP4,       /* E2M1 codes, E4M3 scale a 16 block, FP32 global: multiply or divide */
     KLD_FMT_MXFP4,       /* E2M1 codes, E8M0 scale a 32 block */
     KLD_FMT_FP8_TENSOR,  /* E4M3, one scale */
@@ -26,12 +28,12 @@ const char *kld_format_name(kld_format f); /* "NVFP4", "FP8 (per channel)" */
  * borrowed from the checkpoint. */
 typedef struct kld_weight {
     kld_format format;
-    size_t rows, cols;         /* logical, out x in */
-    const kld_tensor *data;    /* dense values or codes */
-    const kld_tensor *scale;   /* block, channel or tensor scales; NULL when dense */
-    const kld_tensor *global;  /* NVFP4 FP32 global, else NULL */
-    bool global_divides;       /* compressed-tensors: W = code * (scale / global) */
-    const kld_tensor *bias;    /* [rows] dense, or NULL */
+    size_t rows, cols;             /* logical, out x in */
+    const kld_tensor *data;        /* dense values or codes */
+    const kld_tensor *scale;       /* block, channel or tensor scales; NULL when dense */
+    const kld_tensor *global;      /* NVFP4 FP32 global, else NULL */
+    bool global_divides;           /* compressed-tensors: W = code * (scale / global) */
+    const kld_tensor *bias;        /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
 } kld_weight;
 
@@ -66,6 +68,11 @@ float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
  * Non-finite dense values are counted into *nonfinite and are not an error here. */
 KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v,
                                           uint64_t *nonfinite, kld_err *err);
+
+/* Blocks whose scale is 0 although a code is not: what the writer lost to underflow.  They
+ * decode to zeros, which is legal; 0 for formats without block scales or whose scales have
+ * no zero. */
+uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v);
 
 KLD_EXTERN_C_END
 #endif

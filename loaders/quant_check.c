@@ -97,3 +97,16 @@ kld_status kld_weight_check(const kld_weight *w, kld_weight_view v, uint64_t *no
     }
     return KLD_OK;
 }
+
+uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v) {
+    if (w->format != KLD_FMT_NVFP4) return 0;
+    uint64_t lost = 0;
+    size_t n = w->rows * (w->cols / 16);
+    for (size_t b = 0; b < n; b++) {
+        if (v.scale[b] & 0x7f) continue;
+        unsigned char any = 0;
+        for (size_t i = 0; i < 8; i++) any |= v.data[8 * b + i];
+        lost += (any & 0x77) != 0; /* code 8 is a zero too */
+    }
+    return lost;
+}

@@ -78,7 +78,7 @@ static kld_status read_type(kld_rope *r, const json_t *d, kld_err *err) {
         return kld_fail(err, KLD_E_INPUT, "'rope_type': expected a string, found %s",
                         kld_json_kind(v));
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (strcmp(name, types[i].name)) continue;
+        if (strcmp(name, types[i].name) != 0) continue;
         r->scaling = types[i].scaling;
         return KLD_OK;
     }

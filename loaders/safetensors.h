@@ -12,9 +12,29 @@
 KLD_EXTERN_C_BEGIN
 
 typedef enum kld_dtype {
-    KLD_BOOL, KLD_U8, KLD_I8, KLD_F8_E4M3, KLD_F8_E5M2, KLD_F8_E8M0, KLD_F8_E4M3FNUZ,
-    KLD_F8_E5M2FNUZ, KLD_I16, KLD_U16, KLD_F16, KLD_BF16, KLD_I32, KLD_U32, KLD_F32, KLD_I64,
-    KLD_U64, KLD_F64, KLD_C64, KLD_F4, KLD_F6_E2M3, KLD_F6_E3M2, KLD_DTYPE_COUNT
+    KLD_BOOL,
+    KLD_U8,
+    KLD_I8,
+    KLD_F8_E4M3,
+    KLD_F8_E5M2,
+    KLD_F8_E8M0,
+    KLD_F8_E4M3FNUZ,
+    KLD_F8_E5M2FNUZ,
+    KLD_I16,
+    KLD_U16,
+    KLD_F16,
+    KLD_BF16,
+    KLD_I32,
+    KLD_U32,
+    KLD_F32,
+    KLD_I64,
+    KLD_U64,
+    KLD_F64,
+    KLD_C64,
+    KLD_F4,
+    KLD_F6_E2M3,
+    KLD_F6_E3M2,
+    KLD_DTYPE_COUNT
 } kld_dtype;
 
 const char *kld_dtype_name(kld_dtype t); /* as written in headers: "BF16" */

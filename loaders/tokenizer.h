@@ -21,8 +21,8 @@ typedef struct kld_tokenizer kld_tokenizer;
  * KLD_E_UNSUPPORTED  a model type, normalizer, pre-tokenizer or option not implemented. */
 KLD_NODISCARD kld_status kld_tokenizer_open(kld_tokenizer **out, const char *path, kld_err *err);
 /* From memory; `name` is used in messages. */
-KLD_NODISCARD kld_status kld_tokenizer_parse(kld_tokenizer **out, const char *name, const void *json,
-                                             size_t n, kld_err *err);
+KLD_NODISCARD kld_status kld_tokenizer_parse(kld_tokenizer **out, const char *name,
+                                             const void *json, size_t n, kld_err *err);
 void kld_tokenizer_free(kld_tokenizer *t);
 
 /* Growable array of ids. */

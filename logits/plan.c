@@ -86,7 +86,8 @@ kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_opti
     json_t *obj = json_object();
     if (!obj) return kld_fail(err, KLD_E_NOMEM, "out of memory");
     kld_status st;
-    TRY_TO(fail, set(obj, "version", KLD_VERSION " " KLD_COMMIT, err));
+    TRY_TO(fail, set(obj, "version", kld_version(), err));
+    TRY_TO(fail, set(obj, "commit", kld_commit(), err));
     TRY_TO(fail, set(obj, "backend", backend->name, err));
     TRY_TO(fail, set(obj, "device", id.device, err));
     TRY_TO(fail, set(obj, "blas", id.blas, err));

@@ -17,7 +17,8 @@ typedef struct kld_buf {
 /* Append.  KLD_E_NOMEM when the system refuses or len would pass max. */
 KLD_NODISCARD kld_status kld_buf_add(kld_buf *b, const void *data, size_t n, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_adds(kld_buf *b, const char *s, kld_err *err);
-KLD_PRINTF(3, 4) KLD_NODISCARD kld_status kld_buf_addf(kld_buf *b, kld_err *err, const char *fmt, ...);
+KLD_PRINTF(3, 4)
+KLD_NODISCARD kld_status kld_buf_addf(kld_buf *b, kld_err *err, const char *fmt, ...);
 
 /* Little-endian integers, floats and LEB128, the inverse of kld_cursor_*. */
 KLD_NODISCARD kld_status kld_buf_u8(kld_buf *b, uint8_t v, kld_err *err);

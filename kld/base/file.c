@@ -27,8 +27,7 @@ kld_status kld_file_open(kld_file *f, const char *path, kld_err *err) {
     struct stat sb;
     kld_status st = KLD_OK;
     if (fstat(f->fd, &sb) != 0) st = sys_fail(err, path, "cannot stat");
-    else if (!S_ISREG(sb.st_mode))
-        st = kld_fail(err, KLD_E_INPUT, "%s: not a regular file", path);
+    else if (!S_ISREG(sb.st_mode)) st = kld_fail(err, KLD_E_INPUT, "%s: not a regular file", path);
     if (st == KLD_OK) st = kld_strdup(&f->path, path, err);
     if (st != KLD_OK) {
         kld_file_close(f);

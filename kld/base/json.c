@@ -37,9 +37,11 @@ kld_status kld_json_parse(json_t **out, const void *text, size_t len, size_t max
         return kld_fail(err, KLD_E_INPUT, "JSON nested %zu deep; at most %zu is accepted", depth,
                         max_depth);
     json_error_t je;
+    size_t failures = kld_mem_raw_failures();
     *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
     if (*out) return KLD_OK;
-    if (json_error_code(&je) == json_error_out_of_memory)
+    /* jansson reports most failed allocations as syntax errors. */
+    if (kld_mem_raw_failures() != failures)
         return kld_fail(err, KLD_E_NOMEM, "out of memory while parsing JSON");
     return kld_fail(err, KLD_E_INPUT, "not valid JSON at line %d, column %d: %s", je.line,
                     je.column, je.text);
@@ -50,7 +52,8 @@ kld_status kld_json_load(json_t **out, const char *path, size_t max, kld_err *er
     *out = NULL;
     kld_status st = kld_file_slurp(path, max, &b, err);
     if (st == KLD_OK)
-        st = kld_where(err, kld_json_parse(out, b.data ? (void *)b.data : (void *)"", b.len, 64, err),
+        st = kld_where(err,
+                       kld_json_parse(out, b.data ? (void *)b.data : (void *)"", b.len, 64, err),
                        "%s", path);
     kld_buf_free(&b);
     return st;
@@ -117,7 +120,8 @@ kld_status kld_json_arr(const json_t *obj, const char *key, json_t **out, kld_er
 }
 
 kld_status kld_json_dump(const json_t *v, bool indent, kld_buf *out, kld_err *err) {
-    size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | (indent ? JSON_INDENT(2) : JSON_COMPACT);
+    size_t flags =
+        JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | (indent ? JSON_INDENT(2) : JSON_COMPACT);
     char *s = json_dumps(v, flags);
     if (!s) return kld_fail(err, KLD_E_NOMEM, "out of memory while writing JSON");
     kld_status st = kld_buf_adds(out, s, err);

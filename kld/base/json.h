@@ -22,12 +22,17 @@ KLD_NODISCARD kld_status kld_json_load(json_t **out, const char *path, size_t ma
 
 /* Required members; KLD_E_INPUT when absent or of another type ("'x': expected an integer,
  * found a string").  Borrowed results. */
-KLD_NODISCARD kld_status kld_json_u64(const json_t *obj, const char *key, uint64_t *out, kld_err *err);
-KLD_NODISCARD kld_status kld_json_f64(const json_t *obj, const char *key, double *out, kld_err *err);
+KLD_NODISCARD kld_status kld_json_u64(const json_t *obj, const char *key, uint64_t *out,
+                                      kld_err *err);
+KLD_NODISCARD kld_status kld_json_f64(const json_t *obj, const char *key, double *out,
+                                      kld_err *err);
 KLD_NODISCARD kld_status kld_json_bool(const json_t *obj, const char *key, bool *out, kld_err *err);
-KLD_NODISCARD kld_status kld_json_str(const json_t *obj, const char *key, const char **out, kld_err *err);
-KLD_NODISCARD kld_status kld_json_obj(const json_t *obj, const char *key, json_t **out, kld_err *err);
-KLD_NODISCARD kld_status kld_json_arr(const json_t *obj, const char *key, json_t **out, kld_err *err);
+KLD_NODISCARD kld_status kld_json_str(const json_t *obj, const char *key, const char **out,
+                                      kld_err *err);
+KLD_NODISCARD kld_status kld_json_obj(const json_t *obj, const char *key, json_t **out,
+                                      kld_err *err);
+KLD_NODISCARD kld_status kld_json_arr(const json_t *obj, const char *key, json_t **out,
+                                      kld_err *err);
 
 /* "an object", "a string", "null", ... for messages. */
 const char *kld_json_kind(const json_t *v);

@@ -60,8 +60,8 @@ void kld_debug(const char *fmt, ...) {
 
 void kld_print_error(const kld_err *err) {
     clear_line();
-    fprintf(stderr, "%s%s\n", kld_color(false) ? "kld: \033[31merror:\033[0m " : "kld: error: ",
-            err->text);
+    fprintf(stderr, "%s%s\n",
+            kld_color(false) ? "kld: \033[31merror:\033[0m " : "kld: error: ", err->text);
 }
 
 double kld_seconds(void) {

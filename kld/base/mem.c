@@ -27,7 +27,15 @@ static int injected_failure(void) {
 
 void kld_mem_fail_after(size_t n) { fail_countdown = n; }
 
-void *kld_mem_raw(size_t size) { return injected_failure() ? NULL : malloc(size); }
+static _Thread_local size_t raw_failures;
+
+void *kld_mem_raw(size_t size) {
+    void *p = injected_failure() ? NULL : malloc(size ? size : 1);
+    if (!p) raw_failures++;
+    return p;
+}
+
+size_t kld_mem_raw_failures(void) { return raw_failures; }
 
 static kld_status no_memory(kld_err *err, size_t count, size_t size) {
     return kld_fail(err, KLD_E_NOMEM, "out of memory: %zu x %zu bytes were asked for", count, size);

@@ -33,8 +33,11 @@ KLD_NODISCARD kld_status kld_strdup(char **out, const char *s, kld_err *err);
  * it; 0 turns the hook off.  Not thread-safe; for single-threaded tests. */
 void kld_mem_fail_after(size_t n);
 
-/* jansson allocates through this pair (see json.c), so its memory is under the hook too. */
+/* For a library that brings its own error codes (jansson, see json.c): plain allocation
+ * under the same hook, NULL on failure; release with kld_free.  The count of failures on
+ * this thread tells "out of memory" from the library's other errors. */
 void *kld_mem_raw(size_t size);
+size_t kld_mem_raw_failures(void);
 
 /* Arena: many small blocks with one lifetime. */
 typedef struct kld_arena {

@@ -38,10 +38,10 @@ KLD_HD static inline kld_philox_block kld_philox(uint64_t key, uint64_t c_lo, ui
     return c;
 }
 
-/* Uniform in the open interval (0, 1), 53 bits: (hi:lo >> 11 + 0.5) * 2^-53. */
+/* Uniform in the open interval (0, 1): (the upper 52 bits + 0.5) * 2^-52, exact. */
 KLD_HD static inline double kld_philox_unit(uint32_t hi, uint32_t lo) {
-    uint64_t bits = ((uint64_t)hi << 32 | lo) >> 11;
-    return ((double)bits + 0.5) * 0x1p-53;
+    uint64_t bits = ((uint64_t)hi << 32 | lo) >> 12;
+    return ((double)bits + 0.5) * 0x1p-52;
 }
 
 #endif

@@ -1,8 +1,8 @@
-/* kld/base/version.h - version of the program.  Floor 0; read by make too. */
+/* kld/base/version.h - version of the program.  Floor 0. */
 #ifndef KLD_BASE_VERSION_H
 #define KLD_BASE_VERSION_H
-#define KLD_VERSION "0.1.0"
-#ifndef KLD_COMMIT
-#define KLD_COMMIT "unknown"
-#endif
+
+const char *kld_version(void); /* "0.1.0" */
+const char *kld_commit(void);  /* abbreviated commit of the build, or "unknown" */
+
 #endif

@@ -16,21 +16,21 @@ KLD_EXTERN_C_BEGIN
 /* The header: who was run, on what, how.  Strings are owned (kld_free) and never NULL in
  * a capture that was read; NULL means "" when writing. */
 typedef struct kld_capture_info {
-    char *name;    /* base name of the checkpoint directory or org/name */
-    char *label;   /* method label, e.g. "NVFP4 (QAD)" */
+    char *name;  /* base name of the checkpoint directory or org/name */
+    char *label; /* method label, e.g. "NVFP4 (QAD)" */
     char *family;
     kld_digest model;      /* kld_checkpoint digest */
     kld_digest model_full; /* --hash full, or zero */
     kld_digest tokenizer, suite;
-    uint64_t vocab;        /* columns in the softmax */
-    uint64_t vocab_rows;   /* rows of the head as stored; >= vocab */
+    uint64_t vocab;      /* columns in the softmax */
+    uint64_t vocab_rows; /* rows of the head as stored; >= vocab */
     uint64_t windows, positions;
     uint64_t top_k, min_k, tail_samples;
     double tail_mass;
     uint64_t seed;
-    bool has_reference;    /* a candidate captured with --ref */
+    bool has_reference; /* a candidate captured with --ref */
     char *reference_name;
-    kld_digest reference;  /* content digest of the reference capture */
+    kld_digest reference; /* content digest of the reference capture */
     uint64_t ref_top_k, ref_tail_samples;
     json_t *engine; /* owned: flat object of strings (version, commit, backend, device, blas,
                        precision, activations, ...).  Two captures are comparable without a
@@ -48,7 +48,7 @@ typedef struct kld_window_meta {
     uint64_t score_from; /* first scored position */
     uint64_t offset;
     const char *source, *cluster, *stratum, *partition;
-    kld_digest ids;      /* SHA-256 of the window's ids */
+    kld_digest ids; /* SHA-256 of the window's ids */
 } kld_window_meta;
 
 /* ---- writing ---------------------------------------------------------------------- */

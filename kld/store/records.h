@@ -19,20 +19,20 @@ typedef struct kld_records {
      * tail target, at least min_k and at most top_k of them; sorted by log-probability
      * descending, a tie goes to the lower id.  ids[i*k_ld + j], j < count[i]. */
     size_t k_ld;
-    uint32_t *count;   /* [n]; 0 marks a row that is not finite */
-    uint32_t *ids;     /* [n][k_ld] */
-    double *lp;        /* [n][k_ld] */
-    uint32_t *label;   /* [n] the token that follows */
-    float *label_lp;   /* [n] its log-probability; -inf is legal */
-    float *lse;        /* [n] log-sum-exp of the logits */
-    float *entropy;    /* [n] nats, full vocabulary */
-    float *tail_mass;  /* [n] 1 - sum of p over the list, summed over the tail itself; >= 0 */
+    uint32_t *count;  /* [n]; 0 marks a row that is not finite */
+    uint32_t *ids;    /* [n][k_ld] */
+    double *lp;       /* [n][k_ld] */
+    uint32_t *label;  /* [n] the token that follows */
+    float *label_lp;  /* [n] its log-probability; -inf is legal */
+    float *lse;       /* [n] log-sum-exp of the logits */
+    float *entropy;   /* [n] nats, full vocabulary */
+    float *tail_mass; /* [n] 1 - sum of p over the list, summed over the tail itself; >= 0 */
 
     /* M ids drawn independently (with replacement) from the tail, proportional to p, and
      * their log-probabilities; UINT32_MAX and NaN when tail_mass is 0. */
-    size_t m;            /* draws a row; 0 = none kept */
-    uint32_t *tail_ids;  /* [n][m] */
-    double *tail_lp;     /* [n][m] */
+    size_t m;           /* draws a row; 0 = none kept */
+    uint32_t *tail_ids; /* [n][m] */
+    double *tail_lp;    /* [n][m] */
 
     /* Own log-probabilities at the reference's list and tail draws, in the reference's
      * order; only when captured against a reference (ref_ld > 0). */

@@ -1,0 +1,44 @@
+#include "kld/base/place.h"
+
+#include "kld/base/mem.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+kld_status kld_utc_now(char **out, kld_err *err) {
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    time_t t = time(NULL);
+    if (epoch && *epoch) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(epoch, &end, 10);
+        if (errno || *end || v < 0)
+            return kld_fail(err, KLD_E_USAGE,
+                            "SOURCE_DATE_EPOCH='%.40s' is not a number of seconds", epoch);
+        t = (time_t)v;
+    }
+    struct tm tm;
+    char text[32];
+    if (!gmtime_r(&t, &tm) || !strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm))
+        return kld_fail(err, KLD_E_USAGE, "the time of day is out of range");
+    return kld_strdup(out, text, err);
+}
+
+kld_status kld_host_name(char **out, kld_err *err) {
+    char text[256] = "";
+    if (gethostname(text, sizeof text - 1) != 0) text[0] = '\0';
+    return kld_strdup(out, text, err);
+}
+
+/* realpath with a NULL buffer would allocate outside kld/base/mem.c. */
+kld_status kld_path_real(char **out, const char *path, kld_err *err) {
+    char text[PATH_MAX];
+    *out = NULL;
+    if (!realpath(path, text)) return kld_fail(err, KLD_E_INPUT, "%s: %s", path, strerror(errno));
+    return kld_strdup(out, text, err);
+}

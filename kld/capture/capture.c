@@ -1,0 +1,352 @@
+/* Joins model, suite and, for a candidate, the reference capture.  Everything that can be
+ * refused is refused in prepare(), before the engine reads a weight. */
+#include "kld/capture/capture.h"
+
+#include "datasets/suite.h"
+#include "kld/base/file.h"
+#include "kld/base/log.h"
+#include "kld/base/mem.h"
+#include "kld/capture/identity.h"
+#include "kld/store/capture.h"
+#include "loaders/model.h"
+#include "loaders/tokenizer.h"
+
+#include <string.h>
+
+kld_capture_options kld_capture_defaults(void) {
+    kld_capture_options o = {
+        .precision = KLD_PRECISION_BF16,
+        .top_k = 256,
+        .min_k = 10, /* so that top-10 overlap is exact */
+        .tail_mass = 1e-3,
+        .tail_samples = 16,
+        .seed = 1,
+    };
+    return o;
+}
+
+typedef struct job {
+    const kld_capture_options *opt;
+    const kld_backend *backend;
+    char *dir;       /* resolved model directory */
+    char *state_dir; /* OUTPUT.partial.d */
+    kld_model *model;
+    kld_suite suite;
+    kld_capture *ref;
+    kld_seq *seqs; /* [suite.n_windows] */
+    kld_capture_info info;
+    kld_engine_options engine;
+    kld_capture_writer *writer;
+    kld_records ref_records; /* of the window being delivered */
+    size_t ref_window;       /* which window that is; SIZE_MAX = none */
+    uint64_t positions_done;
+} job;
+
+static void job_free(job *j) {
+    kld_records_free(&j->ref_records);
+    kld_capture_close(j->ref);
+    kld_capture_info_free(&j->info);
+    kld_suite_free(&j->suite);
+    kld_model_free(j->model);
+    kld_free(j->seqs);
+    kld_free(j->dir);
+    kld_free(j->state_dir);
+}
+
+/* ---- what the engine calls ------------------------------------------------------------ */
+
+static kld_status ref_records(job *j, size_t i, kld_err *err) {
+    if (j->ref_window == i) return KLD_OK;
+    kld_records_free(&j->ref_records);
+    j->ref_window = SIZE_MAX;
+    kld_window_meta meta;
+    TRY(kld_capture_read(j->ref, i, NULL, &j->ref_records, &meta, err));
+    const kld_window *w = &j->suite.windows[i];
+    if (memcmp(&meta.ids, &w->tokens, sizeof meta.ids) != 0 || meta.score_from != w->score_from ||
+        j->ref_records.n != kld_window_scored(w))
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s: window %zu holds other tokens than the suite; capture the reference "
+                        "again on this suite",
+                        kld_capture_path(j->ref), i);
+    j->ref_window = i;
+    return KLD_OK;
+}
+
+static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) {
+    job *j = ctx;
+    TRY(ref_records(j, i, err));
+    const kld_records *r = &j->ref_records;
+    *out = (kld_gather){
+        .count = r->count, .ids = r->ids, .ld = r->k_ld, .tail_ids = r->tail_ids, .m = r->m};
+    return KLD_OK;
+}
+
+static kld_status on_records(void *ctx, size_t i, const kld_records *r, kld_err *err) {
+    job *j = ctx;
+    const kld_window *w = &j->suite.windows[i];
+    kld_window_meta meta = {
+        .tokens = w->n,
+        .score_from = w->score_from,
+        .offset = w->offset,
+        .source = w->source,
+        .cluster = w->cluster,
+        .stratum = w->stratum,
+        .partition = w->partition,
+        .ids = w->tokens,
+    };
+    if (j->ref) TRY(ref_records(j, i, err));
+    TRY(kld_capture_add(j->writer, &meta, r, j->ref ? &j->ref_records : NULL, err));
+    j->positions_done += r->n;
+    kld_progress_set(j->positions_done);
+    return KLD_OK;
+}
+
+/* ---- preparation ---------------------------------------------------------------------- */
+
+static kld_status mismatch(kld_err *err, const char *path, const char *what, const kld_digest *a,
+                           const kld_digest *b, const char *advice) {
+    char ha[KLD_SHA256_HEX], hb[KLD_SHA256_HEX];
+    return kld_fail(err, KLD_E_INPUT, "%s: the %s differs: %.12s here, %.12s expected; %s", path,
+                    what, kld_digest_hex(a, ha), kld_digest_hex(b, hb), advice);
+}
+
+/* Columns of the softmax: the tokenizer's real size, not the padded number of rows of the
+ * head, so that padding takes no probability. */
+static kld_status choose_vocab(job *j, kld_err *err) {
+    static const kld_digest unknown;
+    size_t rows = j->model->config.vocab, vocab = j->suite.vocab ? j->suite.vocab : rows;
+    kld_digest digest = j->suite.tokenizer;
+    char *path = NULL;
+    TRY(kld_path_join(&path, j->dir, "tokenizer.json", err));
+    kld_tokenizer *t = NULL;
+    kld_status st = KLD_OK;
+    if (kld_path_exists(path)) {
+        TRY_TO(done, kld_tokenizer_open(&t, path, err));
+        digest = kld_tokenizer_digest(t);
+        vocab = kld_tokenizer_size(t);
+        if (memcmp(&j->suite.tokenizer, &unknown, sizeof unknown) == 0)
+            kld_warn("%s does not say which tokenizer made its ids; they are taken as this "
+                     "model's",
+                     j->opt->suite);
+        else if (memcmp(&digest, &j->suite.tokenizer, sizeof digest) != 0)
+            TRY_TO(done, mismatch(err, path, "tokenizer", &digest, &j->suite.tokenizer,
+                                  "the suite was built with another one; build a suite with this "
+                                  "model's tokenizer"));
+    } else if (j->suite.vocab) {
+        kld_note("%s has no tokenizer.json; the suite's tokenizer (%zu ids) is taken as its own",
+                 j->dir, j->suite.vocab);
+    } else {
+        kld_warn("neither the checkpoint nor the suite says which ids are real; all %zu rows of "
+                 "the head count",
+                 rows);
+    }
+    st = KLD_OK;
+    if (vocab > rows)
+        st = kld_fail(err, KLD_E_INPUT,
+                      "%s: the tokenizer has %zu ids but the head only %zu rows; the two do not "
+                      "belong together",
+                      path, vocab, rows);
+    else if (vocab < rows)
+        kld_note("%zu padding columns of the head (ids %zu..%zu) are left out of the softmax",
+                 rows - vocab, vocab, rows - 1);
+    j->info.vocab = vocab;
+    j->info.vocab_rows = rows;
+    j->info.tokenizer = digest;
+done:
+    kld_tokenizer_free(t);
+    kld_free(path);
+    return st;
+}
+
+static kld_status open_reference(job *j, kld_err *err) {
+    if (!j->opt->ref) return KLD_OK;
+    TRY(kld_capture_open(&j->ref, j->opt->ref, err));
+    const kld_capture_info *r = kld_capture_header(j->ref);
+    const char *path = j->opt->ref;
+    if (r->has_reference)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s was itself captured against a reference (%s); --ref needs a capture "
+                        "made without --ref",
+                        path, r->reference_name);
+    if (memcmp(&r->suite, &j->suite.digest, sizeof r->suite) != 0)
+        return mismatch(err, path, "suite", &r->suite, &j->suite.digest,
+                        "capture both models on the same suite");
+    if (memcmp(&r->tokenizer, &j->info.tokenizer, sizeof r->tokenizer) != 0)
+        return mismatch(err, path, "tokenizer", &r->tokenizer, &j->info.tokenizer,
+                        "the two models do not share a tokenizer");
+    if (r->vocab != j->info.vocab)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s: its softmax runs over %llu ids, this model's over %llu", path,
+                        (unsigned long long)r->vocab, (unsigned long long)j->info.vocab);
+    j->info.has_reference = true;
+    j->info.reference = kld_capture_digest(j->ref);
+    j->info.ref_top_k = r->top_k;
+    j->info.ref_tail_samples = r->tail_samples;
+    return kld_strdup(&j->info.reference_name, r->name, err);
+}
+
+static kld_status fill_info(job *j, kld_err *err) {
+    const kld_capture_options *o = j->opt;
+    kld_capture_info *i = &j->info;
+    TRY(kld_identity_name(&i->name, o->name ? o->name : o->model, err));
+    TRY(kld_strdup(&i->label, o->label ? o->label : j->model->label, err));
+    TRY(kld_strdup(&i->family, j->model->family, err));
+    i->model = j->model->ckpt.digest;
+    if (o->hash_full) TRY(kld_checkpoint_hash_full(&j->model->ckpt, &i->model_full, err));
+    i->suite = j->suite.digest;
+    i->windows = j->suite.n_windows;
+    i->positions = j->suite.positions;
+    i->top_k = o->top_k;
+    i->min_k = o->min_k;
+    i->tail_mass = o->tail_mass;
+    i->tail_samples = o->tail_samples_set || !o->ref ? o->tail_samples : 0;
+    i->seed = o->seed;
+    j->engine = (kld_engine_options){
+        .precision = o->precision,
+        .vocab = i->vocab,
+        .top_k = i->top_k,
+        .min_k = i->min_k,
+        .tail_mass = i->tail_mass,
+        .tail_samples = i->tail_samples,
+        .seed = i->seed,
+        .memory = o->memory,
+        .state_dir = j->state_dir,
+        .resume = o->resume,
+    };
+    TRY(kld_engine_identity(j->backend, &j->engine, &i->engine, err));
+    TRY(kld_identity_quant(j->model, &i->quant, err));
+    TRY(kld_identity_run(i, &j->engine.run_id, err));
+    return kld_identity_place(&i->time, &i->host, err);
+}
+
+static kld_status check_values(const kld_capture_options *o, kld_err *err) {
+    if (o->top_k < 1 || o->top_k > 4096)
+        return kld_fail(err, KLD_E_USAGE, "--top-k %llu: 1 to 4096 is accepted",
+                        (unsigned long long)o->top_k);
+    if (o->min_k > o->top_k)
+        return kld_fail(err, KLD_E_USAGE, "--min-k %llu is above --top-k %llu",
+                        (unsigned long long)o->min_k, (unsigned long long)o->top_k);
+    if (o->tail_samples > 256)
+        return kld_fail(err, KLD_E_USAGE, "--tail-samples %llu: 0 to 256 is accepted",
+                        (unsigned long long)o->tail_samples);
+    if (!(o->tail_mass >= 0 && o->tail_mass < 1))
+        return kld_fail(err, KLD_E_USAGE, "--tail-mass must be at least 0 and below 1");
+    return KLD_OK;
+}
+
+static kld_status check_output(const job *j, kld_err *err) {
+    const char *path = j->opt->output;
+    kld_buf partial = {0};
+    if (kld_path_is_dir(path))
+        return kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
+    if (kld_path_exists(path) && !j->opt->force)
+        return kld_fail(err, KLD_E_INPUT, "%s exists; use --force to replace it", path);
+    TRY(kld_buf_addf(&partial, err, "%s.partial", path));
+    bool has = kld_path_exists((char *)partial.data) || kld_path_is_dir(j->state_dir);
+    kld_buf_free(&partial);
+    if (has && !j->opt->resume && !j->opt->force)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s.partial is left from a run that did not finish; use --resume to "
+                        "continue it or --force to start anew",
+                        path);
+    return KLD_OK;
+}
+
+static kld_status prepare(job *j, kld_err *err) {
+    const kld_capture_options *o = j->opt;
+    kld_buf state = {0};
+    TRY(check_values(o, err));
+    TRY(kld_buf_addf(&state, err, "%s.partial.d", o->output));
+    j->state_dir = (char *)state.data;
+    TRY(check_output(j, err));
+    TRY(kld_suite_load(&j->suite, o->suite, err));
+    TRY(kld_hub_resolve(o->model, &j->dir, err));
+    TRY(kld_model_open(&j->model, j->dir, err));
+    for (size_t i = 0; i < j->model->n_warnings; i++) kld_warn("%s", j->model->warnings[i]);
+    TRY(choose_vocab(j, err));
+    TRY(open_reference(j, err));
+    TRY(fill_info(j, err));
+    TRY(NEW_ARRAY(&j->seqs, j->suite.n_windows, err));
+    for (size_t i = 0; i < j->suite.n_windows; i++) {
+        const kld_window *w = &j->suite.windows[i];
+        j->seqs[i] = (kld_seq){.ids = w->ids, .n = w->n, .score_from = w->score_from};
+        for (size_t t = 0; t < w->n; t++)
+            if (w->ids[t] >= j->info.vocab)
+                return kld_fail(err, KLD_E_INPUT,
+                                "%s: window %zu holds id %u, but this model's tokenizer has only "
+                                "%llu ids",
+                                o->suite, i, w->ids[t], (unsigned long long)j->info.vocab);
+    }
+    return KLD_OK;
+}
+
+/* ---- run ------------------------------------------------------------------------------ */
+
+static kld_status open_writer(job *j, kld_err *err) {
+    const char *path = j->opt->output;
+    kld_buf partial = {0};
+    TRY(kld_buf_addf(&partial, err, "%s.partial", path));
+    bool has = kld_path_exists((char *)partial.data);
+    kld_buf_free(&partial);
+    if (j->opt->resume && has) {
+        size_t done = 0;
+        TRY(kld_capture_resume(&j->writer, path, &j->info, &done, err));
+        j->engine.skip_windows = done;
+        for (size_t i = 0; i < done; i++)
+            j->positions_done += kld_window_scored(&j->suite.windows[i]);
+        kld_note("resuming: %zu of %zu windows are in %s.partial", done, j->suite.n_windows, path);
+        return KLD_OK;
+    }
+    if (j->opt->resume) kld_note("nothing to resume: %s.partial does not exist", path);
+    j->engine.resume = false;
+    TRY(kld_remove_tree(j->state_dir, err));
+    return kld_capture_create(&j->writer, path, &j->info, err);
+}
+
+static bool resumable(kld_status st) {
+    return st == KLD_E_INTERRUPTED || st == KLD_E_IO || st == KLD_E_NOMEM || st == KLD_E_DEVICE;
+}
+
+static kld_status run_engine(job *j, kld_capture_summary *out, kld_err *err) {
+    const kld_sink sink = {
+        .ctx = j, .gather = j->ref ? on_gather : NULL, .records = on_records, .logits = NULL};
+    if (j->engine.skip_windows == j->suite.n_windows) return KLD_OK;
+    return kld_engine_run(j->model, j->backend, j->seqs, j->suite.n_windows, &j->engine, &sink,
+                          &out->engine, err);
+}
+
+static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
+    TRY(kld_capture_finish(j->writer, err));
+    j->writer = NULL;
+    kld_capture *c;
+    TRY(kld_capture_open(&c, j->opt->output, err));
+    out->windows = j->info.windows;
+    out->positions = j->info.positions;
+    out->bytes = kld_capture_bytes(c);
+    out->digest = kld_capture_digest(c);
+    kld_capture_close(c);
+    return kld_remove_tree(j->state_dir, err);
+}
+
+kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out, kld_err *err) {
+    job j = {.opt = opt, .backend = kld_backend_cpu(), .ref_window = SIZE_MAX};
+    memset(out, 0, sizeof *out);
+    kld_status st;
+    TRY_TO(done, prepare(&j, err));
+    TRY_TO(done, open_writer(&j, err));
+    st = run_engine(&j, out, err);
+    kld_progress_end();
+    if (st == KLD_OK) st = finish(&j, out, err);
+    if (st != KLD_OK && j.writer && resumable(st)) {
+        kld_capture_leave(j.writer);
+        kld_note("what was done is kept in %s.partial; run the same command with --resume",
+                 opt->output);
+    } else if (st != KLD_OK && j.writer) {
+        kld_capture_abort(j.writer);
+        kld_err ignored;
+        (void)!kld_remove_tree(j.state_dir, &ignored);
+    }
+done:
+    job_free(&j);
+    return st;
+}

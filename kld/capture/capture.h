@@ -1,0 +1,49 @@
+/* kld/capture/capture.h - join a model and a suite into a capture file.  Floor 3. */
+#ifndef KLD_CAPTURE_CAPTURE_H
+#define KLD_CAPTURE_CAPTURE_H
+#include "kld/base/sha256.h"
+#include "kld/base/status.h"
+#include "logits/engine.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+typedef struct kld_capture_options {
+    const char *model;  /* directory or org/name */
+    const char *suite;  /* suite file */
+    const char *output; /* capture to write; its directory must exist */
+    const char *ref;    /* reference capture, or NULL when this one is the reference */
+    const char *label;  /* overrides the method label; NULL = from the checkpoint */
+    const char *name;   /* overrides the name; NULL = last part of `model` */
+    kld_precision precision;
+    uint64_t top_k, min_k;
+    double tail_mass;
+    bool tail_samples_set; /* tail_samples was asked for */
+    uint64_t tail_samples; /* default 16; 0 for a candidate, whose draws nobody reads */
+    uint64_t seed;
+    uint64_t memory; /* of the residual stream; 0 = auto */
+    bool hash_full;  /* also hash every byte of the checkpoint */
+    bool resume;     /* continue OUTPUT.partial */
+    bool force;      /* replace an existing output */
+} kld_capture_options;
+kld_capture_options kld_capture_defaults(void);
+
+typedef struct kld_capture_summary {
+    uint64_t windows, positions, bytes; /* of the finished file */
+    kld_digest digest;                  /* content digest */
+    kld_engine_stats engine;
+} kld_capture_summary;
+
+/* Run and write.  Refused before any weight is read: tokenizer, suite, vocabulary or
+ * reference that do not match; an existing output or partial without force or resume.
+ * What happens to the partial:
+ *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
+ *   removed  any other error: it could never become whole
+ * Warnings and notes go to the log. */
+KLD_NODISCARD kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out,
+                                         kld_err *err);
+
+KLD_EXTERN_C_END
+#endif

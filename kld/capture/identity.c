@@ -1,0 +1,101 @@
+#include "kld/capture/identity.h"
+
+#include "kld/base/buf.h"
+#include "kld/base/file.h"
+#include "kld/base/mem.h"
+#include "kld/base/place.h"
+
+#include <string.h>
+
+kld_status kld_identity_name(char **out, const char *model, kld_err *err) {
+    size_t n = strlen(model);
+    while (n > 1 && model[n - 1] == '/') n--;
+    bool is_path = kld_path_exists(model);
+    size_t start = n;
+    while (is_path && start > 0 && model[start - 1] != '/') start--;
+    if (!is_path) start = 0;
+    size_t len = n - start;
+    bool dots = (len == 1 && model[start] == '.') || (len == 2 && !strncmp(model + start, "..", 2));
+    if (dots || len == 0) {
+        char *real;
+        TRY(kld_path_real(&real, model, err));
+        const char *slash = strrchr(real, '/');
+        kld_status st = kld_strdup(out, slash && slash[1] ? slash + 1 : real, err);
+        kld_free(real);
+        return st;
+    }
+    return kld_strndup(out, model + start, len, err);
+}
+
+static const char *module_kind(kld_slot s) {
+    switch (s) {
+    case KLD_SLOT_EMBED: return "embedding";
+    case KLD_SLOT_HEAD: return "head";
+    case KLD_SLOT_Q:
+    case KLD_SLOT_K:
+    case KLD_SLOT_V:
+    case KLD_SLOT_O: return "attention";
+    case KLD_SLOT_GATE:
+    case KLD_SLOT_UP:
+    case KLD_SLOT_DOWN: return "mlp";
+    case KLD_SLOT_FINAL_NORM:
+    case KLD_SLOT_ATTN_NORM:
+    case KLD_SLOT_MLP_NORM:
+    case KLD_SLOT_Q_NORM:
+    case KLD_SLOT_K_NORM:
+    case KLD_SLOT_COUNT: break;
+    }
+    return "norm";
+}
+
+static kld_status count(json_t *root, kld_slot s, const kld_weight *w, kld_err *err) {
+    if (w->rows == 0) return KLD_OK;
+    json_t *kind = json_object_get(root, module_kind(s));
+    if (!kind) {
+        kind = json_object();
+        if (!kind || json_object_set_new(root, module_kind(s), kind) != 0)
+            return kld_fail(err, KLD_E_NOMEM, "out of memory");
+    }
+    const char *format = kld_format_name(w->format);
+    json_int_t n = json_integer_value(json_object_get(kind, format));
+    if (json_object_set_new(kind, format, json_integer(n + 1)) != 0)
+        return kld_fail(err, KLD_E_NOMEM, "out of memory");
+    return KLD_OK;
+}
+
+kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err) {
+    json_t *root = json_object();
+    *out = NULL;
+    if (!root) return kld_fail(err, KLD_E_NOMEM, "out of memory");
+    kld_status st = KLD_OK;
+    for (kld_slot s = 0; s < KLD_SLOT_COUNT && st == KLD_OK; s++) {
+        if (s != KLD_SLOT_HEAD || !m->config.tied) st = count(root, s, &m->global[s], err);
+        for (size_t l = 0; l < m->config.layers && st == KLD_OK; l++)
+            st = count(root, s, &m->layer[l].slot[s], err);
+    }
+    if (st == KLD_OK) *out = root;
+    else json_decref(root);
+    return st;
+}
+
+kld_status kld_identity_run(const kld_capture_info *i, kld_digest *out, kld_err *err) {
+    kld_buf b = {0};
+    kld_status st;
+    const kld_digest *digests[] = {&i->model, &i->tokenizer, &i->suite, &i->reference};
+    for (size_t k = 0; k < sizeof digests / sizeof *digests; k++)
+        TRY_TO(done, kld_buf_add(&b, digests[k], sizeof *digests[k], err));
+    TRY_TO(done, kld_buf_addf(&b, err, "%llu %llu %llu %llu %llu %a ", (unsigned long long)i->vocab,
+                              (unsigned long long)i->top_k, (unsigned long long)i->min_k,
+                              (unsigned long long)i->tail_samples, (unsigned long long)i->seed,
+                              i->tail_mass));
+    TRY_TO(done, kld_json_dump(i->engine, false, &b, err));
+    TRY_TO(done, kld_sha256_of(b.data, b.len, out, err));
+done:
+    kld_buf_free(&b);
+    return st;
+}
+
+kld_status kld_identity_place(char **time, char **host, kld_err *err) {
+    TRY(kld_utc_now(time, err));
+    return kld_host_name(host, err);
+}

@@ -1,0 +1,164 @@
+#include "kld/base/log.h"
+#include "kld/capture/capture.h"
+#include "kld/cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    KEY_REF = 1,
+    KEY_PRECISION,
+    KEY_TOP_K,
+    KEY_MIN_K,
+    KEY_TAIL_MASS,
+    KEY_TAIL_SAMPLES,
+    KEY_SEED,
+    KEY_LABEL,
+    KEY_NAME,
+    KEY_MEMORY,
+    KEY_HASH,
+    KEY_RESUME,
+    KEY_FORCE,
+    KEY_STATS,
+    KEY_DEVICE
+};
+
+typedef struct args {
+    cli_common common;
+    kld_capture_options opt;
+    const char *device;
+    uint64_t threads;
+    bool stats;
+} args;
+
+static const struct argp_option options[] = {
+    {"model", 'm', "DIR|ORG/NAME", 0, "Checkpoint directory, or a name in the Hugging Face cache",
+     1},
+    {"suite", 's', "FILE", 0, "Suite of token windows (kld suite build)", 1},
+    {"output", 'o', "FILE", 0, "Capture to write", 1},
+    {"ref", KEY_REF, "FILE", 0, "Capture of the reference, when this model is a candidate", 1},
+    {"label", KEY_LABEL, "TEXT", 0,
+     "Method label, e.g. \"NVFP4 (QAD)\"; default from the checkpoint", 2},
+    {"name", KEY_NAME, "TEXT", 0, "Name in reports; default from --model", 2},
+    {"precision", KEY_PRECISION, "bf16|fp32", 0,
+     "Inputs of matrix products; sums are FP32 (default bf16)", 3},
+    {"top-k", KEY_TOP_K, "N", 0, "At most this many ids a position (default 256)", 3},
+    {"min-k", KEY_MIN_K, "N", 0, "At least this many (default 10)", 3},
+    {"tail-mass", KEY_TAIL_MASS, "P", 0,
+     "Stop the list when the remaining mass is below P (default 0.001)", 3},
+    {"tail-samples", KEY_TAIL_SAMPLES, "N", 0,
+     "Ids drawn from the remaining mass (default 16; 0 with --ref)", 3},
+    {"seed", KEY_SEED, "N", 0, "Seed of those draws (default 1)", 3},
+    {"device", KEY_DEVICE, "auto|cpu", 0, "Where to run (default auto)", 4},
+    {"threads", 't', "N", 0, "Threads (default: all cores); results do not depend on it", 4},
+    {"memory", KEY_MEMORY, "SIZE", 0, "Memory for hidden states before they spill to a file", 4},
+    {"hash", KEY_HASH, "fast|full", 0,
+     "Identity of the checkpoint: headers and sizes, or every byte too (default fast)", 4},
+    {"resume", KEY_RESUME, 0, 0, "Continue an interrupted run", 5},
+    {"force", KEY_FORCE, 0, 0, "Replace an existing output", 5},
+    {"stats", KEY_STATS, 0, 0, "Print where the time went", 5},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *s) {
+    args *a = s->input;
+    kld_capture_options *o = &a->opt;
+    switch (key) {
+    case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
+    case 'm': o->model = arg; return 0;
+    case 's': o->suite = arg; return 0;
+    case 'o': o->output = arg; return 0;
+    case 't': a->threads = cli_u64(s, "--threads", arg); return 0;
+    case KEY_REF: o->ref = arg; return 0;
+    case KEY_LABEL: o->label = arg; return 0;
+    case KEY_NAME: o->name = arg; return 0;
+    case KEY_PRECISION: o->precision = cli_precision(s, arg); return 0;
+    case KEY_TOP_K: o->top_k = cli_u64(s, "--top-k", arg); return 0;
+    case KEY_MIN_K: o->min_k = cli_u64(s, "--min-k", arg); return 0;
+    case KEY_TAIL_MASS: o->tail_mass = cli_f64(s, "--tail-mass", arg); return 0;
+    case KEY_TAIL_SAMPLES:
+        o->tail_samples = cli_u64(s, "--tail-samples", arg);
+        o->tail_samples_set = true;
+        return 0;
+    case KEY_SEED: o->seed = cli_u64(s, "--seed", arg); return 0;
+    case KEY_MEMORY: o->memory = cli_size(s, "--memory", arg); return 0;
+    case KEY_HASH:
+        o->hash_full = arg[0] == 'f' && arg[1] == 'u';
+        if (strcmp(arg, "fast") != 0 && strcmp(arg, "full") != 0)
+            argp_error(s, "--hash '%s': fast or full", arg);
+        return 0;
+    case KEY_RESUME: o->resume = true; return 0;
+    case KEY_FORCE: o->force = true; return 0;
+    case KEY_STATS: a->stats = true; return 0;
+    case KEY_DEVICE: a->device = arg; return 0;
+    case ARGP_KEY_ARG: argp_error(s, "unexpected argument '%s'", arg); return EINVAL;
+    case ARGP_KEY_END:
+        if (!o->model || !o->suite || !o->output)
+            argp_error(s, "%s is missing",
+                       !o->model   ? "--model"
+                       : !o->suite ? "--suite"
+                                   : "--output");
+        if (o->resume && o->force) argp_error(s, "--resume and --force exclude each other");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static json_t *to_json(const args *a, const kld_capture_summary *s) {
+    const kld_engine_stats *e = &s->engine;
+    char hex[KLD_SHA256_HEX];
+    return json_pack(
+        "{s:i, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:{s:I, s:f, s:f, s:f, s:f, s:I, s:I}}", "schema",
+        1, "capture", a->opt.output, "digest", kld_digest_hex(&s->digest, hex), "windows",
+        (json_int_t)s->windows, "positions", (json_int_t)s->positions, "bytes",
+        (json_int_t)s->bytes, "bytes_per_position",
+        (double)s->bytes / (double)(s->positions ? s->positions : 1), "tokens_per_second",
+        e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0, "engine", "bytes_read",
+        (json_int_t)e->bytes_read, "seconds", e->seconds, "layer_seconds", e->layer_seconds,
+        "head_seconds", e->head_seconds, "read_wait_seconds", e->read_wait_seconds, "peak_bytes",
+        (json_int_t)e->peak_bytes, "nonfinite_rows", (json_int_t)e->nonfinite_rows);
+}
+
+static void print_text(const args *a, const kld_capture_summary *s) {
+    const kld_engine_stats *e = &s->engine;
+    char b1[24], b2[24];
+    printf("%s: %llu windows, %llu positions, %s, %.0f B a position\n", a->opt.output,
+           (unsigned long long)s->windows, (unsigned long long)s->positions,
+           cli_bytes(s->bytes, b1), (double)s->bytes / (double)(s->positions ? s->positions : 1));
+    if (e->nonfinite_rows)
+        printf("%llu positions are NaN or infinite; they are kept, marked as such\n",
+               (unsigned long long)e->nonfinite_rows);
+    if (!a->stats) return;
+    printf("  tokens             %llu, %.1f a second\n", (unsigned long long)e->tokens,
+           e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0);
+    printf("  weights read       %s, once\n", cli_bytes(e->bytes_read, b1));
+    printf("  engine buffers     %s\n", cli_bytes(e->peak_bytes, b2));
+    printf("  seconds            %.2f: layers %.2f, head %.2f, waiting for disk %.2f, checkpoints "
+           "%.2f\n",
+           e->seconds, e->layer_seconds, e->head_seconds, e->read_wait_seconds,
+           e->checkpoint_seconds);
+}
+
+kld_status cli_capture(int argc, char **argv, kld_err *err) {
+    static const struct argp argp = {
+        options,
+        parse,
+        "--model DIR --suite FILE -o CAPTURE [--ref REF]",
+        "Run a checkpoint over every window of a suite, layer by layer, and store what its head "
+        "says: the most probable ids, the exact log-sum-exp, draws from the tail.\v"
+        "The reference is captured first, without --ref; then each candidate with --ref, so that "
+        "it reports its log-probabilities at the reference's ids.",
+        cli_common_child,
+        0,
+        0};
+    args a = {.opt = kld_capture_defaults(), .device = "auto"};
+    cli_parse(&argp, "capture", argc, argv, &a);
+    TRY(cli_device(a.device, err));
+    cli_threads(a.threads);
+    kld_capture_summary s;
+    TRY(kld_capture_run(&a.opt, &s, err));
+    if (a.common.json) return cli_print_json(to_json(&a, &s), err);
+    print_text(&a, &s);
+    return KLD_OK;
+}

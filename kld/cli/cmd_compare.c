@@ -1,0 +1,151 @@
+#include "kld/base/file.h"
+#include "kld/base/log.h"
+#include "kld/cli/cli.h"
+#include "kld/compare/compare.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CANDIDATES = 64, MAX_GATES = 32 };
+enum {
+    KEY_JSON_FILE = 1,
+    KEY_FAIL,
+    KEY_TOP_P,
+    KEY_OVERLAP,
+    KEY_RESAMPLES,
+    KEY_SEED,
+    KEY_PARTITION,
+    KEY_MARGIN,
+    KEY_MISMATCH
+};
+
+typedef struct args {
+    cli_common common;
+    kld_compare_options opt;
+    const char *ref, *json_file;
+    const char *cand[MAX_CANDIDATES];
+    const char *gate[MAX_GATES];
+    size_t n_cands, n_gates;
+} args;
+
+static const struct argp_option options[] = {
+    {"json", KEY_JSON_FILE, "FILE", OPTION_ARG_OPTIONAL,
+     "One JSON object: to FILE (--json=FILE) beside the table, or instead of it", 1},
+    {"fail-above", KEY_FAIL, "METRIC=LIMIT", 0,
+     "Exit 1 if any candidate's metric is above LIMIT (repeatable), e.g. mean_kl=0.05", 1},
+    {"top-p", KEY_TOP_P, "P", 0, "Mass of the nucleus, temperature 1 (default 0.95)", 2},
+    {"overlap-k", KEY_OVERLAP, "N", 0, "Set overlap of the N most probable ids (default 10)", 2},
+    {"partition", KEY_PARTITION, "NAME", 0, "Only windows of this partition", 2},
+    {"resamples", KEY_RESAMPLES, "N", 0, "Bootstrap resamples of source clusters (default 10000)",
+     3},
+    {"seed", KEY_SEED, "N", 0, "Seed of the bootstrap (default 1)", 3},
+    {"margin", KEY_MARGIN, "X", 0,
+     "Practical equivalence: mean KL within a factor 1+X (default 0.10)", 3},
+    {"allow-arithmetic-mismatch", KEY_MISMATCH, 0, 0,
+     "Compare captures of different engine arithmetic, marked as such", 4},
+    {0},
+};
+
+static bool is_json_name(const char *name) {
+    size_t n = name ? strlen(name) : 0;
+    return n > 5 && strcmp(name + n - 5, ".json") == 0;
+}
+
+/* `--json`, `--json=FILE`, and `--json FILE.json`: no capture is called .json, so the last
+ * spelling cannot swallow a candidate. */
+static void take_json(args *a, char *arg, struct argp_state *s) {
+    if (!arg && is_json_name(s->argv[s->next])) arg = s->argv[s->next++];
+    a->json_file = arg;
+    a->common.json = !arg;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *s) {
+    args *a = s->input;
+    switch (key) {
+    case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
+    case KEY_JSON_FILE: take_json(a, arg, s); return 0;
+    case KEY_FAIL:
+        if (a->n_gates == MAX_GATES) argp_error(s, "at most %d gates", MAX_GATES);
+        a->gate[a->n_gates++] = arg;
+        return 0;
+    case KEY_TOP_P: a->opt.top_p = cli_f64(s, "--top-p", arg); return 0;
+    case KEY_OVERLAP: a->opt.overlap_k = cli_u64(s, "--overlap-k", arg); return 0;
+    case KEY_RESAMPLES: a->opt.resamples = cli_u64(s, "--resamples", arg); return 0;
+    case KEY_SEED: a->opt.seed = cli_u64(s, "--seed", arg); return 0;
+    case KEY_PARTITION: a->opt.partition = arg; return 0;
+    case KEY_MARGIN: a->opt.margin = cli_f64(s, "--margin", arg); return 0;
+    case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
+    case ARGP_KEY_ARG:
+        if (!a->ref) {
+            a->ref = arg;
+            return 0;
+        }
+        if (a->n_cands == MAX_CANDIDATES) argp_error(s, "at most %d candidates", MAX_CANDIDATES);
+        a->cand[a->n_cands++] = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->n_cands == 0) argp_error(s, "a reference and at least one candidate are needed");
+        if (!(a->opt.top_p > 0 && a->opt.top_p <= 1)) argp_error(s, "--top-p must be in (0, 1]");
+        if (a->opt.overlap_k < 1) argp_error(s, "--overlap-k must be at least 1");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static kld_status write_json(const json_t *result, const char *path, kld_err *err) {
+    kld_buf b = {0};
+    kld_status st = kld_json_dump(result, true, &b, err);
+    if (st == KLD_OK) st = kld_buf_adds(&b, "\n", err);
+    if (st == KLD_OK) st = kld_file_write(path, b.data, b.len, err);
+    kld_buf_free(&b);
+    return st;
+}
+
+static kld_status report(const args *a, json_t *result, kld_err *err) {
+    if (a->json_file) TRY(write_json(result, a->json_file, err));
+    if (a->common.json) return cli_print_json(json_incref(result), err);
+    kld_buf text = {0};
+    kld_status st = kld_compare_table(result, kld_color(true), &text, err);
+    if (st == KLD_OK) fputs((const char *)text.data, stdout);
+    kld_buf_free(&text);
+    return st;
+}
+
+kld_status cli_compare(int argc, char **argv, kld_err *err) {
+    static const struct argp argp = {
+        options,
+        parse,
+        "REFERENCE CANDIDATE...",
+        "Compare captures of candidates with the capture of their reference.\v"
+        "Every mean that the stored lists do not make exact is given as a guaranteed lower bound, "
+        "an unbiased estimate, and an interval over source clusters.",
+        cli_quiet_child,
+        0,
+        0};
+    args a = {.opt = kld_compare_defaults()};
+    cli_parse(&argp, "compare", argc, argv, &a);
+    json_t *result = NULL;
+    kld_buf failures = {0};
+    kld_status st;
+    TRY_TO(done, kld_compare_run(a.ref, a.cand, a.n_cands, &a.opt, &result, err));
+    /* Gates are parsed before the report is printed: a typo must not cost the reader the
+     * exit code, and a failed gate must not cost them the report. */
+    kld_status gates = kld_compare_gates(result, a.gate, a.n_gates, &failures, err);
+    if (gates != KLD_OK && gates != KLD_E_GATE) {
+        st = gates;
+        goto done;
+    }
+    kld_err report_err = {0};
+    st = report(&a, result, &report_err);
+    if (st != KLD_OK) {
+        if (err) *err = report_err;
+        goto done;
+    }
+    if (gates == KLD_E_GATE) fputs((const char *)failures.data, stderr);
+    st = gates;
+done:
+    kld_buf_free(&failures);
+    json_decref(result);
+    return st;
+}

@@ -1,0 +1,80 @@
+#include "kld/compare/belong.h"
+
+#include <string.h>
+
+bool kld_same_digest(const kld_digest *a, const kld_digest *b) {
+    return memcmp(a->b, b->b, sizeof a->b) == 0;
+}
+
+static kld_status same_digest(const char *what, const kld_digest *ref, const kld_digest *cand,
+                              kld_err *err) {
+    char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
+    if (kld_same_digest(ref, cand)) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "%s differs: %.12s in the reference, %.12s in the candidate",
+                    what, kld_digest_hex(ref, a), kld_digest_hex(cand, b));
+}
+
+static kld_status same_count(const char *what, uint64_t ref, uint64_t cand, kld_err *err) {
+    if (ref == cand) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "%s differs: %llu in the reference, %llu in the candidate",
+                    what, (unsigned long long)ref, (unsigned long long)cand);
+}
+
+static const char *arithmetic(const kld_capture_info *i) {
+    const char *s = json_string_value(json_object_get(i->engine, "arithmetic"));
+    return s ? s : "";
+}
+
+kld_status kld_belong_reference(const kld_capture *ref, kld_err *err) {
+    const kld_capture_info *i = kld_capture_header(ref);
+    if (!i->has_reference) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "%s: was itself captured against reference '%s' and cannot be a reference; "
+                    "capture it without --ref, or put the reference first",
+                    kld_capture_path(ref), i->reference_name);
+}
+
+static kld_status names_reference(const kld_capture *ref, const kld_capture *cand, kld_err *err) {
+    const kld_capture_info *r = kld_capture_header(ref), *c = kld_capture_header(cand);
+    kld_digest content = kld_capture_digest(ref);
+    char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
+    if (!c->has_reference || kld_same_digest(&content, &c->reference)) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "was captured against another reference: '%s' (content %.12s), not '%s' "
+                    "(content %.12s)",
+                    c->reference_name, kld_digest_hex(&c->reference, a), r->name,
+                    kld_digest_hex(&content, b));
+}
+
+static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool allow_mismatch,
+                          bool *mismatch, kld_err *err) {
+    const kld_capture_info *r = kld_capture_header(ref), *c = kld_capture_header(cand);
+    TRY(same_digest("tokenizer", &r->tokenizer, &c->tokenizer, err));
+    TRY(same_digest("suite", &r->suite, &c->suite, err));
+    TRY(same_count("vocab", r->vocab, c->vocab, err));
+    TRY(same_count("windows", r->windows, c->windows, err));
+    TRY(same_count("positions", r->positions, c->positions, err));
+    TRY(names_reference(ref, cand, err));
+    *mismatch = strcmp(arithmetic(r), arithmetic(c)) != 0;
+    if (*mismatch && !allow_mismatch)
+        return kld_fail(err, KLD_E_INPUT,
+                        "engine arithmetic differs: '%s' in the reference, '%s' in the candidate; "
+                        "part of the KL would be the engine's (--allow-arithmetic-mismatch to mark "
+                        "it instead)",
+                        arithmetic(r), arithmetic(c));
+    return KLD_OK;
+}
+
+kld_status kld_belong_headers(const kld_capture *ref, const kld_capture *cand, bool allow_mismatch,
+                              bool *mismatch, kld_err *err) {
+    return kld_where(err, headers(ref, cand, allow_mismatch, mismatch, err), "%s",
+                     kld_capture_path(cand));
+}
+
+kld_status kld_belong_window(size_t i, const kld_window_meta *ref, const kld_window_meta *cand,
+                             kld_err *err) {
+    kld_status st = same_digest("token ids", &ref->ids, &cand->ids, err);
+    if (st == KLD_OK) st = same_count("tokens", ref->tokens, cand->tokens, err);
+    if (st == KLD_OK) st = same_count("score_from", ref->score_from, cand->score_from, err);
+    return kld_where(err, st, "window %zu", i);
+}

@@ -1,0 +1,26 @@
+/* kld/compare/belong.h - do these captures belong together?  Floor 3. */
+#ifndef KLD_COMPARE_BELONG_H
+#define KLD_COMPARE_BELONG_H
+#include "kld/base/status.h"
+#include "kld/store/capture.h"
+#include <stdbool.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* The reference must be able to be one.  KLD_E_INPUT  it was captured against another. */
+KLD_NODISCARD kld_status kld_belong_reference(const kld_capture *ref, kld_err *err);
+
+/* Same tokenizer, suite, vocabulary, windows and positions; a candidate captured with --ref
+ * names this reference's content; same engine arithmetic, else *mismatch is set when allowed.
+ * KLD_E_INPUT  the message names the field and both values. */
+KLD_NODISCARD kld_status kld_belong_headers(const kld_capture *ref, const kld_capture *cand,
+                                            bool allow_mismatch, bool *mismatch, kld_err *err);
+
+/* Same token ids scored from the same position in window i.  KLD_E_INPUT. */
+KLD_NODISCARD kld_status kld_belong_window(size_t i, const kld_window_meta *ref,
+                                           const kld_window_meta *cand, kld_err *err);
+
+bool kld_same_digest(const kld_digest *a, const kld_digest *b);
+
+KLD_EXTERN_C_END
+#endif

@@ -1,0 +1,192 @@
+#include "kld/compare/compare.h"
+
+#include "kld/base/log.h"
+#include "kld/base/mem.h"
+#include "kld/base/num.h"
+#include "kld/compare/belong.h"
+#include "kld/compare/report.h"
+#include "kld/store/capture.h"
+
+#include <string.h>
+
+enum { BATCH = 16 }; /* windows in flight; the result does not depend on it */
+
+struct run {
+    const kld_compare_options *opt;
+    size_t n_cands;
+    kld_capture *ref, **cand;  /* cand: owned array; a self comparison opens the file twice */
+    kld_report_side *side;     /* owned [n_cands] */
+    size_t *window, n_windows; /* owned: windows of the partition */
+    kld_tally tally;
+};
+
+/* One window of a batch. */
+struct job {
+    size_t window;
+    kld_window_meta meta;
+    size_t n, first;
+    kld_position **pos; /* owned [n_cands] of owned [n] */
+    kld_status st;
+    kld_err err;
+};
+
+/* ---- opening and checking -------------------------------------------------------------- */
+
+static kld_status open_all(struct run *r, const char *ref_path, const char *const *cand_paths,
+                           kld_err *err) {
+    TRY(NEW_ARRAY(&r->cand, r->n_cands, err));
+    TRY(NEW_ARRAY(&r->side, r->n_cands, err));
+    TRY(kld_capture_open(&r->ref, ref_path, err));
+    TRY(kld_belong_reference(r->ref, err));
+    kld_digest ref_content = kld_capture_digest(r->ref);
+    for (size_t k = 0; k < r->n_cands; k++) {
+        kld_report_side *s = &r->side[k];
+        TRY(kld_capture_open(&r->cand[k], cand_paths[k], err));
+        TRY(kld_belong_headers(r->ref, r->cand[k], r->opt->allow_arithmetic_mismatch,
+                               &s->arithmetic_mismatch, err));
+        s->info = kld_capture_header(r->cand[k]);
+        s->content = kld_capture_digest(r->cand[k]);
+        s->path = cand_paths[k];
+        s->self = kld_same_digest(&s->content, &ref_content);
+    }
+    return KLD_OK;
+}
+
+static kld_status choose_windows(struct run *r, kld_err *err) {
+    uint64_t all = kld_capture_header(r->ref)->windows;
+    TRY(NEW_ARRAY(&r->window, all, err));
+    for (size_t i = 0; i < all; i++) {
+        kld_window_meta ref, cand;
+        TRY(kld_where(err, kld_capture_meta(r->ref, i, &ref, err), "%s", kld_capture_path(r->ref)));
+        for (size_t k = 0; k < r->n_cands; k++) {
+            kld_status st = kld_capture_meta(r->cand[k], i, &cand, err);
+            if (st == KLD_OK) st = kld_belong_window(i, &ref, &cand, err);
+            TRY(kld_where(err, st, "%s", kld_capture_path(r->cand[k])));
+        }
+        const char *partition = ref.partition ? ref.partition : "";
+        if (!r->opt->partition || strcmp(partition, r->opt->partition) == 0)
+            r->window[r->n_windows++] = i;
+    }
+    if (r->n_windows == 0 && r->opt->partition)
+        return kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'", r->opt->partition);
+    return KLD_OK;
+}
+
+/* ---- windows ----------------------------------------------------------------------------- */
+
+static kld_status compare_candidate(struct run *r, struct job *j, size_t k, const kld_records *ref,
+                                    kld_err *err) {
+    const kld_capture_info *info = kld_capture_header(r->ref);
+    kld_position_options opt = {
+        .vocab = info->vocab, .top_p = r->opt->top_p, .overlap_k = r->opt->overlap_k};
+    TRY(NEW_ARRAY(&j->pos[k], ref->n, err));
+    if (r->side[k].self) return kld_positions_compare(ref, ref, &opt, j->pos[k], err);
+    kld_records own = {0};
+    const kld_records *relative = r->side[k].info->has_reference ? ref : NULL;
+    kld_status st = kld_capture_read(r->cand[k], j->window, relative, &own, NULL, err);
+    if (st == KLD_OK) {
+        st = kld_positions_compare(ref, &own, &opt, j->pos[k], err);
+        st = kld_where(err, st, "window %zu", j->window);
+    }
+    kld_records_free(&own);
+    return kld_where(err, st, "%s", kld_capture_path(r->cand[k]));
+}
+
+static void compare_window(struct run *r, struct job *j) {
+    kld_records ref = {0};
+    j->st = NEW_ARRAY(&j->pos, r->n_cands, &j->err);
+    if (j->st == KLD_OK)
+        j->st =
+            kld_where(&j->err, kld_capture_read(r->ref, j->window, NULL, &ref, &j->meta, &j->err),
+                      "%s", kld_capture_path(r->ref));
+    j->n = ref.n;
+    j->first = ref.first;
+    for (size_t k = 0; k < r->n_cands && j->st == KLD_OK; k++)
+        j->st = compare_candidate(r, j, k, &ref, &j->err);
+    kld_records_free(&ref);
+}
+
+static void job_free(struct run *r, struct job *j) {
+    for (size_t k = 0; j->pos && k < r->n_cands; k++) kld_free(j->pos[k]);
+    kld_free(j->pos);
+    *j = (struct job){0};
+}
+
+static kld_status compare_batch(struct run *r, struct job *jobs, size_t from, kld_err *err) {
+    size_t n = num_min(BATCH, r->n_windows - from);
+    for (size_t i = 0; i < n; i++) jobs[i] = (struct job){.window = r->window[from + i]};
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < n; i++) compare_window(r, &jobs[i]);
+    kld_status st = KLD_OK;
+    for (size_t i = 0; i < n; i++) {
+        struct job *j = &jobs[i];
+        if (st == KLD_OK && j->st != KLD_OK) {
+            st = j->st;
+            if (err) *err = j->err;
+        }
+        if (st == KLD_OK)
+            st = kld_tally_window(&r->tally, j->window, &j->meta, j->first, j->n,
+                                  (const kld_position *const *)j->pos, err);
+        job_free(r, j);
+    }
+    return st;
+}
+
+static kld_status compare_windows(struct run *r, kld_err *err) {
+    struct job *jobs = NULL;
+    kld_status st = NEW_ARRAY(&jobs, BATCH, err);
+    kld_progress_begin("compare", r->n_windows, "windows");
+    for (size_t from = 0; st == KLD_OK && from < r->n_windows; from += BATCH) {
+        st = kld_stop_check(err);
+        if (st == KLD_OK) st = compare_batch(r, jobs, from, err);
+        kld_progress_set(num_min(from + BATCH, r->n_windows));
+    }
+    kld_progress_end();
+    kld_free(jobs);
+    return st;
+}
+
+static kld_status build(struct run *r, const char *ref_path, json_t **out, kld_err *err) {
+    kld_report report = {.opt = r->opt,
+                         .tally = &r->tally,
+                         .ref = {.info = kld_capture_header(r->ref),
+                                 .content = kld_capture_digest(r->ref),
+                                 .path = ref_path},
+                         .cand = r->side};
+    kld_tally_end(&r->tally);
+    return kld_report_build(&report, out, err);
+}
+
+kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, size_t n_cands,
+                           const kld_compare_options *opt, json_t **out, kld_err *err) {
+    *out = NULL;
+    TRY(kld_compare_check(opt, n_cands, err));
+    struct run r = {.opt = opt, .n_cands = n_cands};
+    kld_status st;
+    TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
+    TRY_TO(done, choose_windows(&r, err));
+    TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));
+    TRY_TO(done, compare_windows(&r, err));
+    TRY_TO(done, build(&r, ref_path, out, err));
+done:
+    kld_tally_free(&r.tally);
+    kld_free(r.window);
+    for (size_t k = 0; r.cand && k < n_cands; k++) kld_capture_close(r.cand[k]);
+    kld_free(r.cand);
+    kld_free(r.side);
+    kld_capture_close(r.ref);
+    return st;
+}
+
+kld_status kld_compare_valid(const json_t *result, kld_err *err) {
+    const json_t *cands = json_object_get(result, "candidates");
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        const json_t *c = json_array_get(cands, k);
+        if (!json_is_false(json_object_get(c, "valid"))) continue;
+        const char *path = json_string_value(json_object_get(c, "path"));
+        return kld_fail(err, KLD_E_NUMERIC,
+                        "%s: invalid: none of its positions is finite, so nothing was measured",
+                        path ? path : "candidate");
+    }
+    return KLD_OK;
+}

@@ -1,0 +1,20 @@
+/* kld/compare/gates.h - limits that a result must not pass.  Floor 3. */
+#ifndef KLD_COMPARE_GATES_H
+#define KLD_COMPARE_GATES_H
+#include "kld/base/json.h"
+#include "kld/base/status.h"
+#include <stddef.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* Check "metric=limit" gates ("mean_kl=0.05", "p99_kl=1", "top1_disagreement=0.1", ...) against
+ * every candidate; failures are appended to `report`, one line each.  A gate fails when the
+ * metric is above the limit or is null, and when rows that are not finite were left out.
+ * KLD_E_USAGE  unknown metric or malformed limit (message lists the metrics); nothing is
+ *              appended then.
+ * KLD_E_GATE   a gate failed. */
+KLD_NODISCARD kld_status kld_compare_gates(const json_t *result, const char *const *gates, size_t n,
+                                           kld_buf *report, kld_err *err);
+
+KLD_EXTERN_C_END
+#endif

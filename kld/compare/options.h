@@ -1,0 +1,30 @@
+/* kld/compare/options.h - what a comparison may be asked.  Floor 3. */
+#ifndef KLD_COMPARE_OPTIONS_H
+#define KLD_COMPARE_OPTIONS_H
+#include "kld/base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+KLD_EXTERN_C_BEGIN
+
+typedef struct kld_compare_options {
+    double top_p;                   /* nucleus, in (0, 1], default 0.95; temperature is 1 */
+    size_t overlap_k;               /* top-k set overlap, default 10 */
+    size_t resamples;               /* cluster bootstrap, 100 to 1000000, default 10000 */
+    uint64_t seed;                  /* of the bootstrap, default 1 */
+    const char *partition;          /* only windows of this partition; NULL = all */
+    bool allow_arithmetic_mismatch; /* mark instead of refusing */
+    double margin; /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
+} kld_compare_options;
+
+kld_compare_options kld_compare_defaults(void);
+
+enum { KLD_MAX_CANDIDATES = 64 };
+
+/* KLD_E_USAGE  an option, or the number of candidates, is out of range. */
+KLD_NODISCARD kld_status kld_compare_check(const kld_compare_options *o, size_t n_cands,
+                                           kld_err *err);
+
+KLD_EXTERN_C_END
+#endif

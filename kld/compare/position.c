@@ -1,0 +1,169 @@
+#include "kld/compare/position.h"
+
+#include "kld/base/mem.h"
+#include "kld/base/num.h"
+#include "kld/compare/nucleus.h"
+
+#include <math.h>
+
+struct work {
+    const kld_records *ref, *cand;
+    const kld_position_options *opt;
+    kld_match match;
+    double *lp, *lq; /* [min of the list lengths] tokens known on both sides */
+};
+
+static kld_list list_of(const kld_records *r, size_t i, uint64_t vocab) {
+    return (kld_list){.n = r->count[i],
+                      .ids = r->ids + i * r->k_ld,
+                      .lp = r->lp + i * r->k_ld,
+                      .tail = r->tail_mass[i],
+                      .complete = r->count[i] >= vocab};
+}
+
+static bool any_nan(const double *v, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (isnan(v[i])) return true;
+    return false;
+}
+
+/* The candidate's log-probabilities at the reference's list; NULL when it was not asked. */
+static const double *at_reference(const struct work *w, size_t i) {
+    if (w->cand == w->ref) return w->ref->lp + i * w->ref->k_ld;
+    return w->cand->ref_ld ? w->cand->ref_lp + i * w->cand->ref_ld : NULL;
+}
+
+static const double *at_draws(const struct work *w, size_t i) {
+    if (w->cand == w->ref) return w->ref->tail_lp + i * w->ref->m;
+    return w->cand->ref_m ? w->cand->ref_tail_lp + i * w->cand->ref_m : NULL;
+}
+
+/* The candidate answered at every id of the reference's list and at its draws. */
+static void cells_at_reference(const struct work *w, size_t i, const kld_list *ref,
+                               const double *lq, kld_cells *c) {
+    *c = (kld_cells){.n = ref->n, .lp = ref->lp, .lq = lq};
+    if (ref->complete) return;
+    c->rest_p = ref->tail;
+    c->rest_q = kld_rest_mass(ref->n, ref->lp, lq, ref->tail);
+    c->draw_lq = at_draws(w, i);
+    if (!c->draw_lq) return;
+    c->draw_lp = w->ref->tail_lp + i * w->ref->m;
+    c->m = w->ref->m;
+}
+
+/* Two lists captured apart: what is in both, and one lump. */
+static void cells_in_both(struct work *w, const kld_list *ref, const kld_list *cand, kld_cells *c) {
+    *c = (kld_cells){.lp = w->lp, .lq = w->lq};
+    c->rest_p = ref->complete ? 0 : ref->tail;
+    c->rest_q = cand->complete ? 0 : cand->tail;
+    for (size_t j = 0; j < ref->n; j++) {
+        uint32_t at = w->match.to_cand[j];
+        if (at == KLD_NO_MATCH) {
+            c->rest_p += exp(ref->lp[j]);
+            continue;
+        }
+        w->lp[c->n] = ref->lp[j];
+        w->lq[c->n++] = cand->lp[at];
+    }
+    for (size_t j = 0; j < cand->n; j++)
+        if (w->match.to_ref[j] == KLD_NO_MATCH) c->rest_q += exp(cand->lp[j]);
+}
+
+static void fill_agreement(const struct work *w, const kld_list *ref, const kld_list *cand,
+                           const double *lq, kld_position *o) {
+    o->v[KLD_COL_TOP1] = ref->ids[0] == cand->ids[0];
+    o->v[KLD_COL_TOPK] = kld_topk_overlap(&w->match, ref, cand, w->opt->overlap_k);
+    kld_nucleus nu = kld_nucleus_compare(&w->match, ref, cand, lq, w->opt->top_p);
+    o->v[KLD_COL_JACCARD] = nu.jaccard;
+    o->v[KLD_COL_NUCLEUS_TV] = nu.tv;
+    o->v[KLD_COL_ON_REF_LO] = nu.on_reference[0];
+    o->v[KLD_COL_ON_REF_HI] = nu.on_reference[1];
+    o->v[KLD_COL_ON_CAND_LO] = nu.on_candidate[0];
+    o->v[KLD_COL_ON_CAND_HI] = nu.on_candidate[1];
+}
+
+static void fill_likelihood(const struct work *w, size_t i, kld_position *o) {
+    double p = -(double)w->ref->label_lp[i], q = -(double)w->cand->label_lp[i];
+    o->v[KLD_COL_NLL_REF] = p;
+    o->v[KLD_COL_NLL_CAND] = q;
+    o->v[KLD_COL_NLL_DIFF] = p == q ? 0 : q - p;
+}
+
+static unsigned nonfinite(const struct work *w, size_t i) {
+    unsigned flags = 0;
+    if (w->ref->count[i] == 0) flags |= KLD_ROW_REF_NONFINITE;
+    if (w->cand->count[i] == 0 || isnan(w->cand->label_lp[i])) flags |= KLD_ROW_CAND_NONFINITE;
+    if (flags || w->cand == w->ref) return flags;
+    if (w->cand->ref_ld && any_nan(at_reference(w, i), w->ref->count[i]))
+        flags |= KLD_ROW_CAND_NONFINITE;
+    return flags;
+}
+
+static void compare_row(struct work *w, size_t i, kld_position *o) {
+    *o = (kld_position){.nonfinite = nonfinite(w, i), .label = w->ref->label[i]};
+    o->top_ref = o->top_cand = UINT32_MAX;
+    if (o->nonfinite) {
+        for (int k = 0; k < KLD_COLUMNS; k++) o->v[k] = NAN;
+        for (int k = 0; k < KLD_DIV_KINDS; k++) o->variance[k] = NAN;
+        o->confidence = NAN;
+        return;
+    }
+    kld_list ref = list_of(w->ref, i, w->opt->vocab), cand = list_of(w->cand, i, w->opt->vocab);
+    kld_match_lists(&w->match, &ref, &cand);
+    const double *lq = at_reference(w, i);
+    kld_cells cells;
+    if (lq) cells_at_reference(w, i, &ref, lq, &cells);
+    else cells_in_both(w, &ref, &cand, &cells);
+    kld_divergence d[KLD_DIV_KINDS];
+    kld_divergences(&cells, d);
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        o->v[KLD_COL_ESTIMATE + k] = d[k].estimate;
+        o->v[KLD_COL_BOUND + k] = d[k].bound;
+        o->variance[k] = d[k].variance;
+        o->exact |= (unsigned)d[k].exact << k;
+    }
+    o->v[KLD_COL_TAIL] = cells.rest_p;
+    o->confidence = exp(ref.lp[0]);
+    o->top_ref = ref.ids[0];
+    o->top_cand = cand.ids[0];
+    fill_agreement(w, &ref, &cand, lq, o);
+    fill_likelihood(w, i, o);
+}
+
+static kld_status check_shapes(const kld_records *ref, const kld_records *cand, kld_err *err) {
+    if (ref->n != cand->n || ref->first != cand->first)
+        return kld_fail(err, KLD_E_INPUT,
+                        "the reference scores %zu positions from %zu, the candidate %zu from %zu",
+                        ref->n, ref->first, cand->n, cand->first);
+    if (cand->ref_m && cand->ref_m != ref->m)
+        return kld_fail(err, KLD_E_INPUT,
+                        "the candidate answers %zu tail draws, the reference has %zu", cand->ref_m,
+                        ref->m);
+    for (size_t i = 0; i < ref->n; i++) {
+        if (ref->count[i] > ref->k_ld || cand->count[i] > cand->k_ld ||
+            (cand->ref_ld && ref->count[i] > cand->ref_ld))
+            return kld_fail(err, KLD_E_INPUT,
+                            "row %zu: a count is larger than its list (%u of %zu, %u of %zu)", i,
+                            ref->count[i], ref->k_ld, cand->count[i], cand->k_ld);
+        if (ref->label[i] != cand->label[i])
+            return kld_fail(err, KLD_E_INPUT, "row %zu: the token that follows is %u and %u", i,
+                            ref->label[i], cand->label[i]);
+    }
+    return KLD_OK;
+}
+
+kld_status kld_positions_compare(const kld_records *ref, const kld_records *cand,
+                                 const kld_position_options *opt, kld_position *out, kld_err *err) {
+    TRY(check_shapes(ref, cand, err));
+    struct work w = {.ref = ref, .cand = cand, .opt = opt};
+    size_t both = num_max(num_min(ref->k_ld, cand->k_ld), 1);
+    kld_status st = kld_match_alloc(&w.match, num_max(ref->k_ld, cand->k_ld), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.lp, both, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.lq, both, err);
+    if (st == KLD_OK)
+        for (size_t i = 0; i < ref->n; i++) compare_row(&w, i, &out[i]);
+    kld_free(w.lq);
+    kld_free(w.lp);
+    kld_match_free(&w.match);
+    return st;
+}

@@ -1,0 +1,61 @@
+/* kld/compare/report.h - sums -> the JSON object of docs/metrics.md.  Floor 3; no files. */
+#ifndef KLD_COMPARE_REPORT_H
+#define KLD_COMPARE_REPORT_H
+#include "kld/base/json.h"
+#include "kld/compare/emit.h"
+#include "kld/compare/options.h"
+#include "kld/compare/stats.h"
+#include "kld/compare/tally.h"
+#include "kld/store/capture.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+KLD_EXTERN_C_BEGIN
+
+/* One capture in the report; everything borrowed. */
+typedef struct kld_report_side {
+    const kld_capture_info *info;
+    kld_digest content;
+    const char *path;
+    bool self;                /* the candidate is the reference's own content */
+    bool arithmetic_mismatch; /* against the reference */
+} kld_report_side;
+
+/* Ratios kept by cluster for each candidate, and their intervals. */
+enum { KLD_METRICS = 13 };
+
+typedef struct kld_report {
+    const kld_compare_options *opt;
+    const kld_tally *tally; /* after kld_tally_end */
+    kld_report_side ref;
+    const kld_report_side *cand; /* [tally->n_cands] */
+
+    /* Filled by kld_report_build. */
+    kld_cluster_sums sums;
+    double *replicates; /* [sums.cols][resamples], or NULL with few clusters */
+    double *scratch;    /* [resamples] */
+    kld_emit emit;
+    double floor; /* mean KL of a repeat capture; NaN without one */
+} kld_report;
+
+/* *out is owned.  Only the first block of *r is read.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_report_build(kld_report *r, json_t **out, kld_err *err);
+
+/* ---- shared by report.c and report_candidate.c -------------------------------------- */
+
+/* Interval of a column of candidate k; none when the column is not one of the metrics kept by
+ * cluster or when it has infinite values. */
+kld_interval kld_report_interval(const kld_report *r, size_t k, int column);
+/* Index in the metrics of a column, and the column and scale of a metric. */
+int kld_report_metric(int column);
+typedef struct kld_metric {
+    int column;
+    kld_scale scale;
+} kld_metric;
+extern const kld_metric KLD_METRIC[KLD_METRICS];
+
+/* Member object of candidate k appended to candidates. */
+void kld_report_candidate(kld_report *r, size_t k, json_t *candidates);
+
+KLD_EXTERN_C_END
+#endif

@@ -1,0 +1,125 @@
+#include "kld/compare/warnings.h"
+
+#include "kld/compare/stats.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+struct list {
+    kld_emit *e;
+    json_t *out;
+};
+
+KLD_PRINTF(4, 5)
+static void warn(struct list *l, const char *code, long candidate, const char *fmt, ...) {
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    json_t *o = kld_emit_object(l->e, l->out, NULL);
+    kld_emit_text(l->e, o, "code", code);
+    if (candidate < 0) kld_emit_value(l->e, o, "candidate", json_null());
+    else kld_emit_count(l->e, o, "candidate", (uint64_t)candidate);
+    kld_emit_text(l->e, o, "text", text);
+}
+
+static const json_t *at(const json_t *o, const char *a, const char *b) {
+    o = json_object_get(o, a);
+    return b ? json_object_get(o, b) : o;
+}
+static long long count(const json_t *o, const char *a, const char *b) {
+    return (long long)json_integer_value(at(o, a, b));
+}
+static double real(const json_t *o, const char *a, const char *b) {
+    return json_number_value(at(o, a, b));
+}
+
+static void about_rows(struct list *l, long k, const json_t *c) {
+    long long excluded = count(c, "nonfinite", "excluded");
+    if (!json_is_true(json_object_get(c, "valid"))) {
+        warn(l, "invalid", k,
+             "no position is finite: the checkpoint produces NaN or Inf. Check that every weight "
+             "and scale was exported; nothing below is a measurement");
+    } else if (excluded > 0) {
+        warn(l, "excluded", k,
+             "%lld of %lld positions are not finite and are left out of every mean (%lld in the "
+             "reference, %lld in the candidate). Fix the checkpoint before comparing it",
+             excluded, excluded + count(c, "positions", NULL), count(c, "nonfinite", "reference"),
+             count(c, "nonfinite", "candidate"));
+    }
+    if (json_is_true(json_object_get(c, "arithmetic_mismatch")))
+        warn(l, "arithmetic_mismatch", k,
+             "captured with other arithmetic than the reference: part of its KL is the engine's. "
+             "Capture both with the same back end and precision");
+    long long infinite = count(c, "kl", "infinite");
+    if (infinite > 0)
+        warn(l, "infinite", k,
+             "KL is infinite at %lld positions (the candidate gives probability 0 to a possible "
+             "token): the mean is null, mean_finite leaves them out",
+             infinite);
+}
+
+static void about_precision(struct list *l, long k, const json_t *c) {
+    long long missing = count(c, "kl", "unestimated"), n = count(c, "positions", NULL);
+    if (missing > 0)
+        warn(l, "bound_only", k,
+             "%lld of %lld positions have a lower bound only, so quantiles (marked >) are lower "
+             "bounds and the acceptance is an upper one. Capture the candidate with --ref, and "
+             "the reference with --tail-samples 2 or more",
+             missing, n);
+    double mean = real(c, "kl", "mean"), se = real(c, "kl", "stderr_sampling");
+    if (mean > 0 && se > 0.05 * mean)
+        warn(l, "sampling_error", k,
+             "tail sampling alone leaves a standard error of %.2g %% of the mean KL. Raise "
+             "--tail-samples or lower --tail-mass of the reference",
+             100 * se / mean);
+    long long undecided = count(c, "top_p", "undecided");
+    if (n > 0 && undecided * 100 > n)
+        warn(l, "nucleus_undecided", k,
+             "%lld of %lld positions have a nucleus wider than the stored list and are left out of "
+             "the nucleus metrics. Raise --top-k",
+             undecided, n);
+    if (json_is_false(json_object_get(c, "resolved")))
+        warn(l, "not_resolved", k,
+             "its mean KL is within twice the noise floor: not resolved from the reference "
+             "measured again");
+}
+
+static void about_suite(struct list *l, const json_t *result) {
+    long long clusters = count(result, "clusters", NULL), n = count(result, "positions", NULL);
+    if (clusters < 2)
+        warn(l, "one_cluster", -1,
+             "all text comes from one source, so no interval can be given. Use a suite of at least "
+             "%d documents",
+             KLD_WARN_CLUSTERS);
+    else if (clusters < KLD_WARN_CLUSTERS)
+        warn(l, "few_clusters", -1,
+             "only %lld source clusters: intervals are rough (%s). Add documents rather than "
+             "tokens; %d or more are advised",
+             clusters, json_string_value(at(result, "settings", "ci_method")), KLD_WARN_CLUSTERS);
+    if (n < 10000)
+        warn(l, "few_positions", -1,
+             "%lld positions: p99.9 and the maximum rest on a handful of them. Use 10000 or more",
+             n);
+    size_t candidates = json_array_size(json_object_get(result, "candidates"));
+    if (candidates > 2)
+        warn(l, "multiple_comparisons", -1,
+             "verdicts between %zu candidates are each at 95 %%, not jointly. Confirm the one that "
+             "matters on held-out text",
+             candidates);
+    if (json_is_null(json_object_get(result, "floor")))
+        warn(l, "no_floor", -1,
+             "no noise floor: add a second capture of the reference model (captured with --ref) as "
+             "a candidate to see what differences mean nothing");
+}
+
+void kld_compare_warnings(kld_emit *e, json_t *result) {
+    struct list l = {e, kld_emit_array(e, result, "warnings")};
+    const json_t *cands = json_object_get(result, "candidates");
+    for (size_t k = 0; k < json_array_size(cands); k++)
+        about_rows(&l, (long)k, json_array_get(cands, k));
+    for (size_t k = 0; k < json_array_size(cands); k++)
+        about_precision(&l, (long)k, json_array_get(cands, k));
+    about_suite(&l, result);
+}

@@ -1,0 +1,156 @@
+#include "kld/base/file.h"
+#include "kld/base/mem.h"
+#include "kld/store/capture.h"
+#include "kld/store/frame.h"
+#include "kld/store/layout.h"
+
+#include <string.h>
+
+struct kld_capture {
+    kld_file file;
+    kld_capture_info info;
+    layout layout;
+    kld_digest digest;
+    kld_window_meta *meta; /* [windows], filled by open's callers on demand; see load_meta */
+    bool *known;           /* [windows] */
+    kld_arena arena;       /* strings of meta */
+};
+
+kld_status kld_capture_open(kld_capture **out, const char *path, kld_err *err) {
+    *out = NULL;
+    kld_capture *c;
+    TRY(NEW_ARRAY(&c, 1, err));
+    c->file.fd = -1;
+    kld_status st;
+    TRY_TO(fail, kld_file_open(&c->file, path, err));
+    TRY_TO(fail, layout_header_read(&c->layout, &c->file, &c->info, err));
+    TRY_TO(fail, layout_footer_read(&c->layout, &c->file, &c->info, &c->digest, err));
+    TRY_TO(fail, NEW_ARRAY(&c->meta, c->info.windows, err));
+    TRY_TO(fail, NEW_ARRAY(&c->known, c->info.windows, err));
+    *out = c;
+    return KLD_OK;
+fail:
+    kld_capture_close(c);
+    return st;
+}
+
+void kld_capture_close(kld_capture *c) {
+    if (!c) return;
+    kld_file_close(&c->file);
+    kld_capture_info_free(&c->info);
+    layout_free(&c->layout);
+    kld_free(c->meta);
+    kld_free(c->known);
+    kld_arena_free(&c->arena);
+    kld_free(c);
+}
+
+const kld_capture_info *kld_capture_header(const kld_capture *c) { return &c->info; }
+kld_digest kld_capture_digest(const kld_capture *c) { return c->digest; }
+const char *kld_capture_path(const kld_capture *c) { return c->file.path; }
+uint64_t kld_capture_bytes(const kld_capture *c) { return c->file.size; }
+
+static kld_status where(const kld_capture *c, size_t i, kld_status st, kld_err *err) {
+    if (st != KLD_E_INPUT || i >= c->layout.n) return st;
+    const frame_entry *e = &c->layout.frame[i];
+    return kld_where(err, st, "%s: window %zu (bytes %llu..%llu)", c->file.path, i,
+                     (unsigned long long)e->offset, (unsigned long long)(e->offset + e->bytes - 1));
+}
+
+/* Read, check and decompress window i. */
+static kld_status load(const kld_capture *c, size_t i, kld_buf *text, kld_err *err) {
+    if (i >= c->layout.n)
+        return kld_fail(err, KLD_E_INTERNAL, "%s: there is no window %zu", c->file.path, i);
+    const frame_entry *e = &c->layout.frame[i];
+    unsigned char *frame;
+    kld_digest sha;
+    uint64_t rows = 0;
+    TRY(kld_calloc((void **)&frame, (size_t)e->bytes, 1, err));
+    kld_status st;
+    TRY_TO(done, kld_file_read(&c->file, frame, e->offset, (size_t)e->bytes, err));
+    TRY_TO(done, kld_sha256_of(frame, (size_t)e->bytes, &sha, err));
+    if (memcmp(&sha, &e->sha256, sizeof sha) != 0) {
+        st = kld_fail(err, KLD_E_INPUT, "its SHA-256 does not match the footer's");
+        goto done;
+    }
+    TRY_TO(done,
+           frame_inflate(frame, (size_t)e->bytes, frame_content_max(&c->info, e->rows), text, err));
+    TRY_TO(done, frame_meta(text, NULL, NULL, &rows, err));
+    if (rows != e->rows)
+        st = kld_fail(err, KLD_E_INPUT, "%llu rows; the footer says %llu", (unsigned long long)rows,
+                      (unsigned long long)e->rows);
+done:
+    kld_free(frame);
+    return where(c, i, st, err);
+}
+
+/* The strings are kept once per window, under a lock, so that they live as long as c and
+ * windows can be read by several threads. */
+static kld_status load_meta(kld_capture *c, size_t i, const kld_buf *text, kld_window_meta *meta,
+                            kld_err *err) {
+    kld_status st = KLD_OK;
+#pragma omp critical(kld_capture_meta)
+    {
+        uint64_t rows;
+        if (!c->known[i]) st = frame_meta(text, &c->arena, &c->meta[i], &rows, err);
+        if (st == KLD_OK) {
+            c->known[i] = true;
+            *meta = c->meta[i];
+        }
+    }
+    return where(c, i, st, err);
+}
+
+kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta, kld_err *err) {
+    bool known = false;
+    if (i < c->layout.n) {
+#pragma omp critical(kld_capture_meta)
+        {
+            known = c->known[i];
+            if (known) *meta = c->meta[i];
+        }
+    }
+    if (known) return KLD_OK;
+    kld_buf text = {0};
+    kld_status st = load(c, i, &text, err);
+    if (st == KLD_OK) st = load_meta(c, i, &text, meta, err);
+    kld_buf_free(&text);
+    return st;
+}
+
+kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kld_records *out,
+                            kld_window_meta *meta, kld_err *err) {
+    memset(out, 0, sizeof *out);
+    if (c->info.has_reference && !ref)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s was captured against '%s' and can only be read together with it",
+                        c->file.path, c->info.reference_name);
+    kld_buf text = {0};
+    kld_status st = load(c, i, &text, err);
+    if (st == KLD_OK)
+        st = where(c, i,
+                   frame_records(&c->info, &text, c->info.has_reference ? ref : NULL, out, err),
+                   err);
+    if (st == KLD_OK && meta) {
+        st = load_meta(c, i, &text, meta, err);
+        if (st != KLD_OK) kld_records_free(out);
+    }
+    kld_buf_free(&text);
+    return st;
+}
+
+kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
+    /* Header, footer and the absence of gaps were checked by open; what is left are the
+     * frames, and, where the reference is not needed for it, their columns. */
+    kld_buf text = {0};
+    kld_status st = KLD_OK;
+    for (size_t i = 0; i < c->layout.n && st == KLD_OK; i++) {
+        kld_records r;
+        st = load(c, i, &text, err);
+        if (st != KLD_OK || c->info.has_reference) continue;
+        st = where(c, i, frame_records(&c->info, &text, NULL, &r, err), err);
+        if (st == KLD_OK) kld_records_free(&r);
+    }
+    kld_buf_free(&text);
+    return st;
+}

@@ -1,0 +1,180 @@
+#include "kld/base/file.h"
+#include "kld/base/log.h"
+#include "kld/base/mem.h"
+#include "kld/base/num.h"
+#include "kld/store/capture.h"
+#include "kld/store/frame.h"
+#include "kld/store/info.h"
+#include "kld/store/layout.h"
+
+#include <string.h>
+
+struct kld_capture_writer {
+    kld_writer file;
+    kld_capture_info shape; /* the numbers of the header; its strings are not kept */
+    layout layout;
+    kld_buf frame; /* scratch: the window being written */
+    double synced; /* when the file was last made durable */
+};
+
+static void writer_free(kld_capture_writer *w) {
+    layout_free(&w->layout);
+    kld_buf_free(&w->frame);
+    kld_free(w);
+}
+
+static void keep_shape(kld_capture_writer *w, const kld_capture_info *info) {
+    w->shape = *info;
+    w->shape.name = w->shape.label = w->shape.family = w->shape.reference_name = NULL;
+    w->shape.time = w->shape.host = NULL;
+    w->shape.engine = w->shape.quant = NULL;
+    w->frame.max = SIZE_MAX / 4;
+    w->synced = kld_seconds();
+}
+
+kld_status kld_capture_create(kld_capture_writer **out, const char *path,
+                              const kld_capture_info *info, kld_err *err) {
+    *out = NULL;
+    kld_capture_writer *w;
+    TRY(NEW_ARRAY(&w, 1, err));
+    keep_shape(w, info);
+    kld_status st = kld_writer_open(&w->file, path, err);
+    if (st == KLD_OK) {
+        st = layout_header_write(&w->layout, info, &w->frame, err);
+        if (st == KLD_OK) st = kld_writer_add(&w->file, w->frame.data, w->frame.len, err);
+        if (st == KLD_OK) st = kld_writer_sync(&w->file, err);
+        if (st != KLD_OK) kld_writer_abort(&w->file);
+    }
+    if (st == KLD_OK) *out = w;
+    else writer_free(w);
+    return st;
+}
+
+/* ---- resume --------------------------------------------------------------------------- */
+
+/* One frame at `at`: *whole says whether it is all there and sound; a torn one is no error. */
+static kld_status scan_frame(kld_capture_writer *w, const kld_file *f, uint64_t at, bool *whole,
+                             kld_err *err) {
+    enum { PEEK = 18 }; /* longest zstd frame header */
+    unsigned char peek[PEEK];
+    kld_buf text = {0};
+    *whole = false;
+    size_t n = (size_t)(f->size - at < PEEK ? f->size - at : PEEK);
+    TRY(kld_file_read(f, peek, at, n, err));
+    uint64_t claim = frame_claim(peek, n), max = frame_content_max(&w->shape, UINT32_MAX);
+    if (claim == 0 || claim > max) return KLD_OK;
+    /* zstd's worst case for incompressible data, with room to spare. */
+    size_t bound = (size_t)(claim + claim / 64 + 4096);
+    n = (size_t)(f->size - at < bound ? f->size - at : bound);
+    kld_buf_clear(&w->frame);
+    TRY(kld_buf_reserve(&w->frame, n, err));
+    TRY(kld_file_read(f, w->frame.data, at, n, err));
+    frame_entry e = {.offset = at, .bytes = frame_size(w->frame.data, n)};
+    kld_err torn = {0};
+    if (e.bytes == 0) return KLD_OK;
+    kld_status st = frame_inflate(w->frame.data, (size_t)e.bytes, (size_t)max, &text, &torn);
+    if (st == KLD_OK) st = frame_meta(&text, NULL, NULL, &e.rows, &torn);
+    kld_buf_free(&text);
+    if (st == KLD_E_INPUT) return KLD_OK;
+    if (st == KLD_OK) st = kld_sha256_of(w->frame.data, (size_t)e.bytes, &e.sha256, &torn);
+    if (st == KLD_OK) st = layout_add(&w->layout, &e, &torn);
+    if (st != KLD_OK && err) *err = torn;
+    *whole = st == KLD_OK;
+    return st;
+}
+
+static kld_status scan(kld_capture_writer *w, const kld_file *f, const kld_capture_info *info,
+                       uint64_t *keep, kld_err *err) {
+    kld_capture_info old = {0};
+    kld_buf identity = {0};
+    TRY(layout_header_read(&w->layout, f, &old, err));
+    kld_capture_info_free(&old);
+    kld_status st = kld_info_identity(info, &identity, err);
+    if (st == KLD_OK && (identity.len != w->layout.identity.len ||
+                         memcmp(identity.data, w->layout.identity.data, identity.len) != 0)) {
+        st = kld_info_difference(w->layout.identity.data, w->layout.identity.len, identity.data,
+                                 identity.len, err);
+        st = kld_where(err, st, "%s belongs to another run", f->path);
+    }
+    kld_buf_free(&identity);
+    TRY(st);
+    *keep = w->layout.header_bytes;
+    bool whole = true;
+    while (whole && w->layout.n < info->windows && *keep < f->size) {
+        TRY(scan_frame(w, f, *keep, &whole, err));
+        if (whole) *keep += w->layout.frame[w->layout.n - 1].bytes;
+    }
+    return KLD_OK;
+}
+
+kld_status kld_capture_resume(kld_capture_writer **out, const char *path,
+                              const kld_capture_info *info, size_t *windows_done, kld_err *err) {
+    *out = NULL;
+    *windows_done = 0;
+    kld_capture_writer *w;
+    kld_buf partial = {0};
+    kld_file f = {.fd = -1};
+    uint64_t keep = 0;
+    TRY(NEW_ARRAY(&w, 1, err));
+    keep_shape(w, info);
+    w->file.fd = -1;
+    kld_status st;
+    TRY_TO(done, kld_buf_addf(&partial, err, "%s.partial", path));
+    TRY_TO(done, kld_file_open(&f, (char *)partial.data, err));
+    TRY_TO(done, scan(w, &f, info, &keep, err));
+    TRY_TO(done, kld_writer_resume(&w->file, path, keep, err));
+    *windows_done = w->layout.n;
+done:
+    kld_buf_free(&partial);
+    kld_file_close(&f);
+    if (st == KLD_OK) *out = w;
+    else writer_free(w);
+    return st;
+}
+
+/* ---- windows -------------------------------------------------------------------------- */
+
+kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, const kld_records *r,
+                           const kld_records *ref, kld_err *err) {
+    if (w->layout.n == w->shape.windows)
+        return kld_fail(err, KLD_E_INTERNAL, "more windows than the header promises");
+    TRY(frame_encode(&w->shape, meta, r, ref, &w->frame, err));
+    frame_entry e = {.offset = w->file.size, .bytes = w->frame.len, .rows = r->n};
+    TRY(kld_sha256_of(w->frame.data, w->frame.len, &e.sha256, err));
+    TRY(kld_writer_add(&w->file, w->frame.data, w->frame.len, err));
+    TRY(layout_add(&w->layout, &e, err));
+    double now = kld_seconds();
+    if (now - w->synced < 1) return KLD_OK;
+    w->synced = now;
+    return kld_writer_sync(&w->file, err);
+}
+
+kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err) {
+    uint64_t positions = 0;
+    for (size_t i = 0; i < w->layout.n; i++) positions += w->layout.frame[i].rows;
+    if (w->layout.n != w->shape.windows || positions != w->shape.positions)
+        return kld_fail(err, KLD_E_INTERNAL,
+                        "%zu windows and %llu positions were written; the header "
+                        "promises %llu and %llu",
+                        w->layout.n, (unsigned long long)positions,
+                        (unsigned long long)w->shape.windows,
+                        (unsigned long long)w->shape.positions);
+    kld_buf_clear(&w->frame);
+    TRY(layout_footer_write(&w->layout, &w->frame, err));
+    TRY(kld_writer_add(&w->file, w->frame.data, w->frame.len, err));
+    TRY(kld_writer_commit(&w->file, err));
+    writer_free(w);
+    return KLD_OK;
+}
+
+void kld_capture_leave(kld_capture_writer *w) {
+    if (!w) return;
+    kld_writer_leave(&w->file);
+    writer_free(w);
+}
+
+void kld_capture_abort(kld_capture_writer *w) {
+    if (!w) return;
+    kld_writer_abort(&w->file);
+    writer_free(w);
+}

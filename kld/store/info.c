@@ -1,0 +1,195 @@
+#include "kld/store/info.h"
+
+#include "kld/base/mem.h"
+
+#include <stddef.h>
+#include <string.h>
+
+typedef enum kind { STRING, DIGEST, NUMBER, REAL, BOOLEAN, OBJECT } kind;
+
+/* The identity, key by key, in file order. */
+static const struct field {
+    const char *key;
+    kind kind;
+    size_t offset;
+} fields[] = {
+    {"name", STRING, offsetof(kld_capture_info, name)},
+    {"label", STRING, offsetof(kld_capture_info, label)},
+    {"family", STRING, offsetof(kld_capture_info, family)},
+    {"model", DIGEST, offsetof(kld_capture_info, model)},
+    {"model_full", DIGEST, offsetof(kld_capture_info, model_full)},
+    {"tokenizer", DIGEST, offsetof(kld_capture_info, tokenizer)},
+    {"suite", DIGEST, offsetof(kld_capture_info, suite)},
+    {"vocab", NUMBER, offsetof(kld_capture_info, vocab)},
+    {"vocab_rows", NUMBER, offsetof(kld_capture_info, vocab_rows)},
+    {"windows", NUMBER, offsetof(kld_capture_info, windows)},
+    {"positions", NUMBER, offsetof(kld_capture_info, positions)},
+    {"top_k", NUMBER, offsetof(kld_capture_info, top_k)},
+    {"min_k", NUMBER, offsetof(kld_capture_info, min_k)},
+    {"tail_samples", NUMBER, offsetof(kld_capture_info, tail_samples)},
+    {"tail_mass", REAL, offsetof(kld_capture_info, tail_mass)},
+    {"seed", NUMBER, offsetof(kld_capture_info, seed)},
+    {"has_reference", BOOLEAN, offsetof(kld_capture_info, has_reference)},
+    {"reference_name", STRING, offsetof(kld_capture_info, reference_name)},
+    {"reference", DIGEST, offsetof(kld_capture_info, reference)},
+    {"ref_top_k", NUMBER, offsetof(kld_capture_info, ref_top_k)},
+    {"ref_tail_samples", NUMBER, offsetof(kld_capture_info, ref_tail_samples)},
+    {"engine", OBJECT, offsetof(kld_capture_info, engine)},
+    {"quant", OBJECT, offsetof(kld_capture_info, quant)},
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+void kld_capture_info_free(kld_capture_info *info) {
+    kld_free(info->name);
+    kld_free(info->label);
+    kld_free(info->family);
+    kld_free(info->reference_name);
+    kld_free(info->time);
+    kld_free(info->host);
+    json_decref(info->engine);
+    json_decref(info->quant);
+    memset(info, 0, sizeof *info);
+}
+
+static json_t *field_value(const kld_capture_info *info, const struct field *f) {
+    const char *at = (const char *)info + f->offset;
+    char hex[KLD_SHA256_HEX];
+    uint64_t u;
+    double d;
+    bool b;
+    void *p;
+    switch (f->kind) {
+    case STRING: memcpy(&p, at, sizeof p); return json_string(p ? p : "");
+    case DIGEST: return json_string(kld_digest_hex((const kld_digest *)at, hex));
+    case NUMBER: memcpy(&u, at, sizeof u); return json_integer((json_int_t)u);
+    case REAL: memcpy(&d, at, sizeof d); return json_real(d);
+    case BOOLEAN: memcpy(&b, at, sizeof b); return json_boolean(b);
+    case OBJECT: break;
+    }
+    memcpy(&p, at, sizeof p);
+    return p ? json_incref(p) : json_object();
+}
+
+static kld_status dump_and_free(json_t *root, bool whole, kld_buf *out, kld_err *err) {
+    kld_status st = whole && root ? kld_json_dump(root, false, out, err)
+                                  : kld_fail(err, KLD_E_NOMEM, "out of memory for the header");
+    json_decref(root);
+    return st;
+}
+
+kld_status kld_info_identity(const kld_capture_info *info, kld_buf *out, kld_err *err) {
+    json_t *root = json_object();
+    bool whole = root != NULL;
+    for (size_t i = 0; i < N_FIELDS && whole; i++)
+        whole = json_object_set_new(root, fields[i].key, field_value(info, &fields[i])) == 0;
+    return dump_and_free(root, whole, out, err);
+}
+
+kld_status kld_info_run(const kld_capture_info *info, kld_buf *out, kld_err *err) {
+    json_t *root = json_pack("{s:s, s:s}", "time", info->time ? info->time : "", "host",
+                             info->host ? info->host : "");
+    return dump_and_free(root, true, out, err);
+}
+
+static kld_status parse_field(kld_capture_info *info, const json_t *root, const struct field *f,
+                              kld_err *err) {
+    char *at = (char *)info + f->offset;
+    const char *text;
+    json_t *obj;
+    uint64_t u;
+    switch (f->kind) {
+    case STRING:
+        TRY(kld_json_str(root, f->key, &text, err));
+        return kld_strdup((char **)(void *)at, text, err);
+    case DIGEST:
+        TRY(kld_json_str(root, f->key, &text, err));
+        return kld_where(err, kld_digest_parse(text, (kld_digest *)at, err), "'%s'", f->key);
+    case NUMBER:
+        TRY(kld_json_u64(root, f->key, &u, err));
+        memcpy(at, &u, sizeof u);
+        return KLD_OK;
+    case REAL: return kld_json_f64(root, f->key, (double *)(void *)at, err);
+    case BOOLEAN: return kld_json_bool(root, f->key, (bool *)at, err);
+    case OBJECT: break;
+    }
+    TRY(kld_json_obj(root, f->key, &obj, err));
+    *(json_t **)(void *)at = json_incref(obj);
+    return KLD_OK;
+}
+
+static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
+    const struct {
+        const char *key;
+        uint64_t value, max;
+    } limits[] = {
+        {"vocab", i->vocab, UINT32_MAX - 1},
+        {"windows", i->windows, UINT64_C(1) << 32},
+        {"positions", i->positions, UINT64_C(1) << 40},
+        {"top_k", i->top_k, 4096},
+        {"min_k", i->min_k, i->top_k},
+        {"tail_samples", i->tail_samples, 256},
+        {"ref_top_k", i->ref_top_k, 4096},
+        {"ref_tail_samples", i->ref_tail_samples, 256},
+    };
+    for (size_t k = 0; k < sizeof limits / sizeof *limits; k++)
+        if (limits[k].value > limits[k].max)
+            return kld_fail(err, KLD_E_INPUT, "'%s' is %llu; at most %llu is legal", limits[k].key,
+                            (unsigned long long)limits[k].value, (unsigned long long)limits[k].max);
+    if (i->vocab == 0 || i->vocab > i->vocab_rows || i->top_k == 0)
+        return kld_fail(err, KLD_E_INPUT, "'vocab', 'vocab_rows' or 'top_k' is out of range");
+    if (i->has_reference && i->ref_top_k == 0)
+        return kld_fail(err, KLD_E_INPUT, "'ref_top_k' is 0 in a capture with a reference");
+    return KLD_OK;
+}
+
+kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n, const void *run,
+                          size_t n_run, kld_err *err) {
+    memset(info, 0, sizeof *info);
+    json_t *root = NULL, *where = NULL;
+    const char *time, *host;
+    kld_status st;
+    TRY_TO(done, kld_json_parse(&root, identity, n, 8, err));
+    for (size_t i = 0; i < N_FIELDS; i++) TRY_TO(done, parse_field(info, root, &fields[i], err));
+    if (json_object_size(root) != N_FIELDS) {
+        st = kld_fail(err, KLD_E_INPUT, "%zu keys where version 1 has %d", json_object_size(root),
+                      (int)N_FIELDS);
+        goto done;
+    }
+    TRY_TO(done, check_ranges(info, err));
+    TRY_TO(done, kld_json_parse(&where, run, n_run, 2, err));
+    TRY_TO(done, kld_json_str(where, "time", &time, err));
+    TRY_TO(done, kld_json_str(where, "host", &host, err));
+    TRY_TO(done, kld_strdup(&info->time, time, err));
+    TRY_TO(done, kld_strdup(&info->host, host, err));
+done:
+    json_decref(root);
+    json_decref(where);
+    if (st != KLD_OK) kld_capture_info_free(info);
+    return st;
+}
+
+kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t nb, kld_err *err) {
+    json_t *ja = NULL, *jb = NULL;
+    kld_status st;
+    TRY_TO(done, kld_json_parse(&ja, a, na, 8, err));
+    TRY_TO(done, kld_json_parse(&jb, b, nb, 8, err));
+    st = kld_fail(err, KLD_E_INPUT, "its header differs from this run's");
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const json_t *va = json_object_get(ja, fields[i].key),
+                     *vb = json_object_get(jb, fields[i].key);
+        if (json_equal(va, vb)) continue;
+        kld_buf ta = {0}, tb = {0};
+        kld_err ignored;
+        if (va && vb && kld_json_dump(va, false, &ta, &ignored) == KLD_OK &&
+            kld_json_dump(vb, false, &tb, &ignored) == KLD_OK)
+            st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s",
+                          fields[i].key, (char *)ta.data, (char *)tb.data);
+        kld_buf_free(&ta);
+        kld_buf_free(&tb);
+        break;
+    }
+done:
+    json_decref(ja);
+    json_decref(jb);
+    return st;
+}

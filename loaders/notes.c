@@ -1,0 +1,249 @@
+#include "loaders/notes.h"
+
+#include "kld/base/buf.h"
+#include "kld/base/num.h"
+#include "loaders/bind.h"
+#include "loaders/quant_config.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool is_dense(kld_format f) { return f <= KLD_FMT_F32; }
+
+static kld_status read_global(const kld_model *m, const kld_weight *w, float *out, kld_err *err) {
+    unsigned char bytes[4];
+    TRY(kld_checkpoint_read(&m->ckpt, w->global, 0, bytes, sizeof bytes, err));
+    *out = kld_scale_value(w->global, bytes, 0);
+    return KLD_OK;
+}
+
+/* ---- fused groups */
+
+static const kld_slot fused[][3] = {{KLD_SLOT_Q, KLD_SLOT_K, KLD_SLOT_V},
+                                    {KLD_SLOT_GATE, KLD_SLOT_UP, KLD_SLOT_UP}};
+enum { N_FUSED = sizeof fused / sizeof *fused };
+
+typedef struct fused_tally {
+    size_t groups, unequal, worst_layer;
+    double ratio;
+} fused_tally;
+
+static kld_status add_group(const kld_model *m, size_t l, const kld_slot g[3], fused_tally *t,
+                            kld_err *err) {
+    float lo = INFINITY, hi = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const kld_weight *w = &m->layer[l].slot[g[i]];
+        float v;
+        if (!w->rows || w->format != KLD_FMT_NVFP4) return KLD_OK;
+        TRY(read_global(m, w, &v, err));
+        if (!(v > 0) || !isfinite(v)) return KLD_OK; /* kld_weight_check reports it */
+        if (v < lo) lo = v;
+        if (v > hi) hi = v;
+    }
+    t->groups++;
+    if (lo == hi) return KLD_OK;
+    t->unequal++;
+    if ((double)hi / lo > t->ratio) {
+        t->ratio = (double)hi / lo;
+        t->worst_layer = l;
+    }
+    return KLD_OK;
+}
+
+static kld_status note_fused(kld_model *m, kld_err *err) {
+    fused_tally t = {0};
+    for (size_t l = 0; l < m->config.layers; l++) {
+        for (size_t g = 0; g < N_FUSED; g++) TRY(add_group(m, l, fused[g], &t, err));
+    }
+    if (!t.unequal) return KLD_OK;
+    return kld_model_warn(
+        m, err,
+        "%zu of %zu fused groups (q/k/v, gate/up) have unequal global scales, "
+        "largest ratio %.5g in layer %zu; each weight is decoded with its own, so "
+        "an engine that takes one for all computes something else",
+        t.unequal, t.groups, t.ratio, t.worst_layer);
+}
+
+/* ---- direction */
+
+/* For a trained layer amax is 0.01 to 50, so a multiplier (amax/2688) is below 1 and a
+ * divisor above it. */
+static kld_status note_direction(kld_model *m, kld_err *err) {
+    size_t odd = 0;
+    float first = 0;
+    const kld_weight *at = NULL;
+    for (size_t l = 0; l <= m->config.layers; l++) {
+        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+            const kld_weight *w = l ? &m->layer[l - 1].slot[s] : &m->global[s];
+            float v;
+            if (!w->rows || w->format != KLD_FMT_NVFP4) continue;
+            TRY(read_global(m, w, &v, err));
+            if (!(w->global_divides ? v < 1 : v > 1) || odd++) continue;
+            first = v;
+            at = w;
+        }
+    }
+    if (!odd) return KLD_OK;
+    return kld_model_warn(m, err,
+                          "tensor '%.300s' is %g, but %s (%zu such tensors); was it written as the "
+                          "reciprocal?",
+                          at->global->name, (double)first,
+                          at->global_divides ? "a divisor is usually above 50"
+                                             : "a multiplier is usually below 0.02",
+                          odd);
+}
+
+/* ---- tied head */
+
+enum { SAMPLE_ROWS = 64 };
+
+/* Compares evenly spread rows of two dense matrices of one shape and dtype. */
+static kld_status same_rows(const kld_model *m, const kld_tensor *a, const kld_tensor *b,
+                            size_t rows, bool *same, kld_err *err) {
+    *same = a->dtype == b->dtype && a->bytes == b->bytes;
+    if (!*same) return KLD_OK;
+    size_t bytes = (size_t)(a->bytes / rows), n = num_min(rows, SAMPLE_ROWS);
+    unsigned char *buf;
+    TRY(NEW_ARRAY(&buf, 2 * bytes, err));
+    kld_status st = KLD_OK;
+    for (size_t i = 0; st == KLD_OK && *same && i < n; i++) {
+        uint64_t at = (uint64_t)(rows / n * i) * bytes;
+        st = kld_checkpoint_read(&m->ckpt, a, at, buf, bytes, err);
+        if (st == KLD_OK) st = kld_checkpoint_read(&m->ckpt, b, at, buf + bytes, bytes, err);
+        *same = !memcmp(buf, buf + bytes, bytes);
+    }
+    kld_free(buf);
+    return st;
+}
+
+static kld_status note_tied(kld_model *m, kld_err *err) {
+    const kld_weight *head = &m->global[KLD_SLOT_HEAD], *embed = &m->global[KLD_SLOT_EMBED];
+    bool same;
+    TRY(same_rows(m, head->data, embed->data, head->rows, &same, err));
+    if (same) return KLD_OK;
+    return kld_model_warn(
+        m, err,
+        "config.json ties the head to the embedding, but the file has a different "
+        "head '%.300s' (%s); the head of the file is used",
+        head->data->name, kld_format_name(head->format));
+}
+
+/* ---- index and KV cache */
+
+static bool ends(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && !strcmp(s + n - m, suffix);
+}
+
+static kld_status note_files(kld_model *m, kld_err *err) {
+    static const char *const kv[] = {".k_scale", ".v_scale", ".kv_scale", "k_proj.output_scale",
+                                     "v_proj.output_scale"};
+    const kld_checkpoint *c = &m->ckpt;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        for (size_t k = 0; k < sizeof kv / sizeof *kv; k++) n += ends(c->tensors[i].name, kv[k]);
+    }
+    if (n)
+        TRY(kld_model_warn(
+            m, err, "%zu KV-cache scales are not used: keys and values are not quantized here", n));
+    if (c->n_superseded)
+        TRY(kld_model_warn(m, err,
+                           "%zu tensors are in a second file too; the index decides which is read",
+                           c->n_superseded));
+    if (c->n_unmapped)
+        TRY(kld_model_warn(m, err, "%zu tensors of the files are not in the index and are not read",
+                           c->n_unmapped));
+    return KLD_OK;
+}
+
+kld_status kld_model_notes(kld_model *m, bool config_ties, kld_err *err) {
+    TRY(note_fused(m, err));
+    TRY(note_direction(m, err));
+    if (config_ties && !m->config.tied) TRY(note_tied(m, err));
+    return note_files(m, err);
+}
+
+/* ---- label */
+
+static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+/* QAD, alone or in QAD-step2500, but not in a longer word. */
+static bool says_qad(const char *s, size_t n) {
+    for (size_t i = 0; i + 3 <= n; i++) {
+        if ((s[i] | 32) != 'q' || (s[i + 1] | 32) != 'a' || (s[i + 2] | 32) != 'd') continue;
+        if ((i == 0 || !is_letter(s[i - 1])) && (i + 3 == n || !is_letter(s[i + 3]))) return true;
+    }
+    return false;
+}
+
+/* Last component of the directory, and the repository when that is a snapshot of the hub
+ * cache: .../models--org--name/snapshots/REV. */
+static bool path_says_qad(const char *dir) {
+    size_t end = strlen(dir);
+    for (size_t level = 0; level < 3; level++) {
+        while (end && dir[end - 1] == '/') end--;
+        size_t start = end;
+        while (start && dir[start - 1] != '/') start--;
+        const char *part = dir + start;
+        size_t n = end - start;
+        if ((level == 0 || !strncmp(part, "models--", num_min(n, 8))) && says_qad(part, n))
+            return true;
+        end = start;
+    }
+    return false;
+}
+
+static kld_status config_says_qad(const kld_model *m, bool *yes, kld_err *err) {
+    const json_t *parts[3] = {kld_quant_config(&m->ckpt), m->ckpt.hf_quant,
+                              json_object_get(m->ckpt.config, "_name_or_path")};
+    *yes = false;
+    for (size_t i = 0; !*yes && i < 3; i++) {
+        kld_buf b = {0};
+        if (!parts[i]) continue;
+        kld_status st = kld_json_dump(parts[i], false, &b, err);
+        *yes = st == KLD_OK && says_qad((char *)b.data, b.len);
+        kld_buf_free(&b);
+        if (st != KLD_OK) return st;
+    }
+    return KLD_OK;
+}
+
+static void count_formats(const kld_model *m, uint64_t count[KLD_FMT_COUNT]) {
+    for (size_t l = 0; l < m->config.layers; l++) {
+        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+            const kld_weight *w = &m->layer[l].slot[s];
+            if (w->rows && w->cols > 1) count[w->format] += (uint64_t)w->rows * w->cols;
+        }
+    }
+    const kld_weight *head = &m->global[KLD_SLOT_HEAD];
+    if (!m->config.tied) count[head->format] += (uint64_t)head->rows * head->cols;
+}
+
+kld_status kld_model_label(kld_model *m, kld_err *err) {
+    uint64_t count[KLD_FMT_COUNT] = {0};
+    count_formats(m, count);
+    bool quantized = false, qad = false;
+    for (int f = 0; f < KLD_FMT_COUNT; f++) quantized |= count[f] && !is_dense((kld_format)f);
+    kld_buf b = {0};
+    kld_status st = KLD_OK;
+    for (;;) {
+        int best = -1;
+        for (int f = 0; f < KLD_FMT_COUNT; f++) {
+            if (count[f] && (!quantized || !is_dense((kld_format)f)) &&
+                (best < 0 || count[f] > count[best]))
+                best = f;
+        }
+        if (best < 0 || st != KLD_OK) break;
+        st = kld_buf_addf(&b, err, "%s%s", b.len ? " + " : "", kld_format_name((kld_format)best));
+        count[best] = 0;
+        if (!quantized) break;
+    }
+    if (st == KLD_OK && quantized) {
+        qad = path_says_qad(m->ckpt.dir);
+        if (!qad) st = config_says_qad(m, &qad, err);
+    }
+    if (st == KLD_OK && qad) st = kld_buf_adds(&b, " (QAD)", err);
+    if (st == KLD_OK) st = kld_strdup(&m->label, b.data ? (char *)b.data : "", err);
+    kld_buf_free(&b);
+    return st;
+}

@@ -1,0 +1,361 @@
+#include "loaders/quant_config.h"
+
+#include "kld/base/buf.h"
+#include "loaders/bind.h"
+#include "loaders/config.h"
+#include "loaders/match.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_LISTED = 5, MAX_NAME = 1024 };
+
+/* What is expected of a module: a set of formats, or anything. */
+enum {
+    EXPECT_ANY = 0,
+    EXPECT_DENSE = 1 << KLD_FMT_BF16 | 1 << KLD_FMT_F16 | 1 << KLD_FMT_F32,
+    EXPECT_NVFP4 = 1 << KLD_FMT_NVFP4,
+    EXPECT_MXFP4 = 1 << KLD_FMT_MXFP4,
+    EXPECT_FP8 = 1 << KLD_FMT_FP8_TENSOR | 1 << KLD_FMT_FP8_CHANNEL
+};
+
+/* Entries that say the same of every module they match. */
+typedef struct rule_set {
+    kld_pattern *p; /* [n] owned */
+    size_t n, cap;
+    unsigned *expect; /* [n] owned, parallel */
+} rule_set;
+
+typedef struct expectation {
+    rule_set ignored, layers, groups; /* in order of priority */
+    unsigned otherwise;               /* of a linear layer that nothing names */
+    bool head_too;                    /* ... and of the head */
+    const char *method;
+} expectation;
+
+static const struct {
+    const char *name;
+    unsigned expect;
+} algorithms[] = {
+    {"nvfp4", EXPECT_NVFP4},
+    {"w4a16_nvfp4", EXPECT_NVFP4},
+    {"nvfp4_awq", EXPECT_NVFP4},
+    {"w4a8_nvfp4_fp8", EXPECT_NVFP4},
+    {"nvfp4-pack-quantized", EXPECT_NVFP4},
+    {"mxfp4", EXPECT_MXFP4},
+    {"w4a8_mxfp4_fp8", EXPECT_MXFP4},
+    {"mxfp4-pack-quantized", EXPECT_MXFP4},
+    {"fp8", EXPECT_FP8},
+    {"fp8_per_channel_per_token", EXPECT_FP8},
+    {"float-quantized", EXPECT_FP8},
+    {"dense", EXPECT_DENSE},
+};
+
+static bool same_word(const char *a, const char *b) {
+    for (; *a && *b; a++, b++) {
+        char x = *a >= 'A' && *a <= 'Z' ? (char)(*a + 32) : *a;
+        char y = *b >= 'A' && *b <= 'Z' ? (char)(*b + 32) : *b;
+        if (x != y) return false;
+    }
+    return *a == *b;
+}
+
+static unsigned algorithm(const char *name) {
+    for (size_t i = 0; name && i < sizeof algorithms / sizeof *algorithms; i++) {
+        if (same_word(name, algorithms[i].name)) return algorithms[i].expect;
+    }
+    return EXPECT_ANY;
+}
+
+static const char *expect_name(unsigned e) {
+    if (e & EXPECT_NVFP4) return "NVFP4";
+    if (e & EXPECT_MXFP4) return "MXFP4";
+    return e & EXPECT_FP8 ? "FP8" : "not quantized";
+}
+
+const json_t *kld_quant_config(const kld_checkpoint *c) {
+    static const char *const keys[] = {"quantization_config", "compression_config"};
+    const json_t *at[] = {c->config, kld_config_text(c->config)};
+    for (size_t k = 0; k < 2; k++) {
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *q = json_object_get(at[i], keys[k]);
+            if (json_is_object(q) && json_object_size(q)) return q;
+        }
+    }
+    const json_t *q = json_object_get(c->hf_quant, "quantization");
+    return json_is_object(q) ? q : NULL;
+}
+
+static kld_status add_rule(rule_set *s, kld_match_rule rule, const char *text, unsigned expect,
+                           kld_err *err) {
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? s->cap * 2 : 16;
+        TRY(kld_realloc((void **)&s->p, cap, sizeof *s->p, err));
+        TRY(kld_realloc((void **)&s->expect, cap, sizeof *s->expect, err));
+        s->cap = cap;
+    }
+    TRY(kld_pattern_init(&s->p[s->n], rule, text, err));
+    s->expect[s->n++] = expect;
+    return KLD_OK;
+}
+
+static void free_rules(rule_set *s) {
+    for (size_t i = 0; i < s->n; i++) kld_pattern_free(&s->p[i]);
+    kld_free(s->p);
+    kld_free(s->expect);
+    *s = (rule_set){0};
+}
+
+static kld_status add_list(rule_set *s, kld_match_rule rule, const json_t *obj, const char *key,
+                           unsigned expect, kld_err *err) {
+    const json_t *list = json_object_get(obj, key);
+    if (!list || json_is_null(list)) return KLD_OK;
+    if (!json_is_array(list))
+        return kld_fail(err, KLD_E_INPUT, "'%s': expected an array, found %s", key,
+                        kld_json_kind(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        if (!text)
+            return kld_fail(err, KLD_E_INPUT, "'%s[%zu]': expected a string, found %s", key, i,
+                            kld_json_kind(json_array_get(list, i)));
+        TRY(add_rule(s, rule, text, expect, err));
+    }
+    return KLD_OK;
+}
+
+static kld_status read_ct(expectation *e, const json_t *q, kld_err *err) {
+    const char *top = json_string_value(json_object_get(q, "format"));
+    e->head_too = true;
+    e->otherwise = EXPECT_DENSE;
+    TRY(add_list(&e->ignored, KLD_MATCH_CT, q, "ignore", EXPECT_DENSE, err));
+    const char *name;
+    json_t *g;
+    json_object_foreach(json_object_get(q, "config_groups"), name, g) {
+        const char *format = json_string_value(json_object_get(g, "format"));
+        TRY(add_list(&e->groups, KLD_MATCH_CT, g, "targets", algorithm(format ? format : top),
+                     err));
+    }
+    if (!e->groups.n) e->otherwise = EXPECT_ANY;
+    return KLD_OK;
+}
+
+static kld_status read_modelopt(expectation *e, const json_t *q, kld_err *err) {
+    const char *algo = json_string_value(json_object_get(q, "quant_algo"));
+    TRY(add_list(&e->ignored, KLD_MATCH_GLOB, q, "ignore", EXPECT_DENSE, err));
+    TRY(add_list(&e->ignored, KLD_MATCH_GLOB, q, "exclude_modules", EXPECT_DENSE, err));
+    json_t *layers = json_object_get(q, "quantized_layers"), *info;
+    const char *name;
+    json_object_foreach(layers, name, info) {
+        const char *a = json_string_value(json_object_get(info, "quant_algo"));
+        TRY(add_rule(&e->layers, KLD_MATCH_PREFIX, name, algorithm(a), err));
+    }
+    e->otherwise = e->layers.n ? EXPECT_DENSE : algorithm(algo);
+    return KLD_OK;
+}
+
+static kld_status read_quark(expectation *e, const json_t *q, kld_err *err) {
+    const json_t *w = json_object_get(json_object_get(q, "global_quant_config"), "weight");
+    const char *dtype = json_string_value(json_object_get(w, "dtype"));
+    TRY(add_list(&e->ignored, KLD_MATCH_QUARK, q, "exclude", EXPECT_DENSE, err));
+    if (dtype && !strcmp(dtype, "fp4")) e->otherwise = EXPECT_MXFP4;
+    if (dtype && !strncmp(dtype, "fp8", 3)) e->otherwise = EXPECT_FP8;
+    /* Per-layer maps override; what they say is not expected of anything. */
+    if (json_object_size(json_object_get(q, "layer_quant_config")) ||
+        json_object_size(json_object_get(q, "layer_type_quant_config")))
+        e->otherwise = EXPECT_ANY;
+    return KLD_OK;
+}
+
+static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err) {
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    if (!method && json_object_get(q, "quant_algo")) method = "modelopt";
+    if (!method && json_object_get(q, "config_groups")) method = "compressed-tensors";
+    e->method = method ? method : "unknown";
+    if (same_word(e->method, "compressed-tensors")) return read_ct(e, q, err);
+    if (!strncmp(e->method, "modelopt", 8)) return read_modelopt(e, q, err);
+    if (same_word(e->method, "quark")) return read_quark(e, q, err);
+    if (same_word(e->method, "fp8")) {
+        e->otherwise = EXPECT_FP8;
+        TRY(add_list(&e->ignored, KLD_MATCH_PREFIX, q, "ignored_layers", EXPECT_DENSE, err));
+        return add_list(&e->ignored, KLD_MATCH_PREFIX, q, "modules_to_not_convert", EXPECT_DENSE,
+                        err);
+    }
+    if (same_word(e->method, "mxfp4"))
+        return add_list(&e->ignored, KLD_MATCH_REGEX, q, "modules_to_not_convert", EXPECT_DENSE,
+                        err);
+    return KLD_OK;
+}
+
+/* compressed-tensors: an exact name wins over a regex, and that over a class name. */
+static int rank_of(const kld_pattern *p, const char *class_name) {
+    if (p->regex) return 1;
+    return strcmp(p->text, class_name) ? 0 : 2;
+}
+
+/* The rule of a set that names the module most closely; the first of equals. */
+static kld_status apply(rule_set *s, const char *module, const char *class_name, bool *hit,
+                        unsigned *expect, kld_err *err) {
+    int best = 3;
+    for (size_t i = 0; i < s->n; i++) {
+        bool now;
+        TRY(kld_pattern_match_any(&s->p[i], module, class_name, &now, err));
+        if (!now) continue;
+        s->p[i].used = true;
+        if (rank_of(&s->p[i], class_name) >= best) continue;
+        best = rank_of(&s->p[i], class_name);
+        *expect = s->expect[i];
+    }
+    *hit = best < 3;
+    return KLD_OK;
+}
+
+static kld_status expected(expectation *e, const char *module, bool is_head, unsigned *expect,
+                           kld_err *err) {
+    rule_set *sets[] = {&e->ignored, &e->layers, &e->groups};
+    bool found = false;
+    *expect = is_head && !e->head_too ? EXPECT_ANY : e->otherwise;
+    for (size_t i = 0; i < 3; i++) {
+        bool hit;
+        unsigned said = EXPECT_ANY;
+        TRY(apply(sets[i], module, "Linear", &hit, &said, err));
+        if (hit && !found) *expect = said;
+        found |= hit;
+    }
+    return KLD_OK;
+}
+
+/* Disagreements of one module class. */
+typedef struct conflict {
+    size_t count, of;
+    unsigned said;
+    kld_format found;
+    char first[MAX_NAME];
+} conflict;
+
+static void module_name(const kld_weight *w, char *out, size_t n) {
+    const char *dot = strrchr(w->data->name, '.');
+    snprintf(out, n, "%.*s", (int)(dot ? dot - w->data->name : 0), w->data->name);
+}
+
+static kld_status compare(expectation *e, const kld_weight *w, bool is_head, conflict *c,
+                          kld_err *err) {
+    char name[MAX_NAME];
+    module_name(w, name, sizeof name);
+    unsigned said;
+    TRY(expected(e, name, is_head, &said, err));
+    c->of++;
+    if (said == EXPECT_ANY || (said & 1u << w->format) || c->count++) return KLD_OK;
+    c->said = said;
+    c->found = w->format;
+    memcpy(c->first, name, sizeof name);
+    return KLD_OK;
+}
+
+static kld_status report(kld_model *m, const conflict *c, kld_err *err) {
+    if (!c->count) return KLD_OK;
+    return kld_model_warn(m, err,
+                          "the quantization config says %s for '%.300s', but the file has %s "
+                          "(%zu of %zu such modules); decoded as the file has it",
+                          expect_name(c->said), c->first, kld_format_name(c->found), c->count,
+                          c->of);
+}
+
+static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {
+    for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+        conflict c = {0};
+        for (size_t l = 0; l < m->config.layers; l++) {
+            const kld_weight *w = &m->layer[l].slot[s];
+            if (w->rows && w->cols > 1) TRY(compare(e, w, false, &c, err));
+        }
+        if (s == KLD_SLOT_HEAD && !m->config.tied) TRY(compare(e, &m->global[s], true, &c, err));
+        TRY(report(m, &c, err));
+    }
+    return KLD_OK;
+}
+
+/* An entry may name a module that is not one of ours (a vision tower, a norm), a parent
+ * of modules, or the head that a tied model does not have. */
+static kld_status names_something(const kld_model *m, const kld_pattern *p, bool *hit,
+                                  kld_err *err) {
+    *hit = m->config.tied && strstr(p->text, "lm_head");
+    char last[MAX_NAME] = "";
+    for (size_t i = 0; !*hit && i < m->ckpt.n_tensors; i++) {
+        char name[MAX_NAME];
+        snprintf(name, sizeof name, "%s", m->ckpt.tensors[i].name);
+        for (char *dot = strrchr(name, '.'); dot && !*hit; dot = strrchr(name, '.')) {
+            *dot = '\0';
+            /* Names are sorted: this module and its parents were tried just before. */
+            size_t n = strlen(name);
+            if (!strncmp(last, name, n) && (last[n] == '.' || !last[n])) break;
+            TRY(kld_pattern_match_any(p, name, NULL, hit, err));
+        }
+        snprintf(last, sizeof last, "%s", m->ckpt.tensors[i].name);
+    }
+    return KLD_OK;
+}
+
+static kld_status check_unused(kld_model *m, const rule_set *s, kld_err *err) {
+    kld_buf b = {0};
+    size_t n = 0;
+    kld_status st = KLD_OK;
+    for (size_t i = 0; st == KLD_OK && i < s->n; i++) {
+        bool hit = s->p[i].used;
+        if (!hit) st = names_something(m, &s->p[i], &hit, err);
+        if (st == KLD_OK && !hit && ++n <= MAX_LISTED)
+            st = kld_buf_addf(&b, err, "%s'%.100s'", n > 1 ? ", " : "", s->p[i].text);
+    }
+    if (st == KLD_OK && n)
+        st = kld_model_warn(
+            m, err, "%zu entr%s of the quantization config match%s no module of the file: %s%s", n,
+            n > 1 ? "ies" : "y", n > 1 ? "" : "es", (char *)b.data, n > MAX_LISTED ? ", ..." : "");
+    kld_buf_free(&b);
+    return st;
+}
+
+/* Class names always may match nothing. */
+static kld_status check_lists(kld_model *m, const expectation *e, kld_err *err) {
+    TRY(check_unused(m, &e->ignored, err));
+    return check_unused(m, &e->layers, err);
+}
+
+static bool any_quantized(const kld_model *m) {
+    for (size_t l = 0; l < m->config.layers; l++) {
+        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+            const kld_weight *w = &m->layer[l].slot[s];
+            if (w->rows && !(EXPECT_DENSE & 1u << w->format)) return true;
+        }
+    }
+    return !(EXPECT_DENSE & 1u << m->global[KLD_SLOT_HEAD].format);
+}
+
+static kld_status check_pair(kld_model *m, const json_t *q, kld_err *err) {
+    const json_t *other = json_object_get(m->ckpt.hf_quant, "quantization");
+    const char *a = json_string_value(json_object_get(q, "quant_algo"));
+    const char *b = json_string_value(json_object_get(other, "quant_algo"));
+    if (!a || !b || q == other || same_word(a, b)) return KLD_OK;
+    return kld_model_warn(m, err,
+                          "config.json says quant_algo %.60s and hf_quant_config.json %.60s; "
+                          "config.json is compared with the file",
+                          a, b);
+}
+
+kld_status kld_quant_config_check(kld_model *m, kld_err *err) {
+    const json_t *q = kld_quant_config(&m->ckpt);
+    bool quantized = any_quantized(m);
+    if (!q)
+        return quantized ? kld_model_warn(m, err,
+                                          "the weights are quantized, but no config says so; "
+                                          "decoded as the file has it")
+                         : KLD_OK;
+    TRY(check_pair(m, q, err));
+    if (!quantized)
+        return kld_model_warn(m, err, "there is a quantization config, but no weight is quantized");
+    expectation e = {0};
+    kld_status st = kld_where(err, read_expectation(&e, q, err), "quantization config");
+    if (st == KLD_OK) st = check_modules(m, &e, err);
+    if (st == KLD_OK) st = check_lists(m, &e, err);
+    free_rules(&e.ignored);
+    free_rules(&e.layers);
+    free_rules(&e.groups);
+    return st;
+}

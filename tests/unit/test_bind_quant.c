@@ -1,0 +1,313 @@
+/* Quantized modules: recognised, refused by name, compared with the config. */
+#include "tests/unit/tinymodel.h"
+
+#include "kld/base/mem.h"
+
+static const float one = 0.001f, larger = 0.0012547f, divisor = 2048.0f;
+
+/* ---- quantized modules */
+
+#define UP L "mlp.up_proj."
+static const spec nvfp4[] = {{UP "weight", "U8", "[64,16]", 1024, 0x21, NULL},
+                             {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0x38, NULL},
+                             {UP "weight_scale_2", "F32", "[]", 4, 0, &one},
+                             {UP "input_scale", "F32", "[]", 4, 0, &one}};
+static const spec nvfp4_ct[] = {{UP "weight", NULL, NULL, 0, 0, NULL},
+                                {UP "weight_packed", "U8", "[64,16]", 1024, 0x21, NULL},
+                                {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0x38, NULL},
+                                {UP "weight_global_scale", "F32", "[1]", 4, 0, &divisor}};
+
+static void formats(void **state) {
+    (void)state;
+    static const spec all[][4] = {
+        {{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+         {UP "weight_scale", "U8", "[64,1]", 64, 127, NULL}},
+        {{UP "weight", NULL, NULL, 0, 0, NULL},
+         {UP "weight_packed", "U8", "[64,16]", 1024, 0, NULL},
+         {UP "weight_scale", "U8", "[64,1]", 64, 127, NULL}},
+        {{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+         {UP "weight_scale", "BF16", "[1]", 2, 1, NULL},
+         {UP "input_scale", "BF16", "[1]", 2, 1, NULL}},
+        {{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+         {UP "weight_scale", "F32", "[64]", 256, 1, NULL}},
+        {{UP "weight", "F16", "[64,32]", 4096, 0, NULL}},
+    };
+    static const size_t n[] = {2, 3, 3, 2, 1};
+    static const kld_format want[] = {KLD_FMT_MXFP4, KLD_FMT_MXFP4, KLD_FMT_FP8_TENSOR,
+                                      KLD_FMT_FP8_CHANNEL, KLD_FMT_F16};
+    for (size_t i = 0; i < 5; i++) {
+        built b;
+        tiny_make(&b, "{" CONFIG "}", NULL, all[i], n[i]);
+        kld_model *m = tiny_open(b.dir);
+        assert_int_equal(m->layer[0].slot[KLD_SLOT_UP].format, want[i]);
+        kld_model_free(m);
+        build_end(&b);
+    }
+}
+
+/* A named refusal for what is known, a full listing for what is not, and never a default
+ * for a scale that is gone (T24, defect 22). */
+static const struct {
+    spec s[4];
+    kld_status st;
+    const char *text;
+} refusals[] = {
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL}},
+     KLD_E_INPUT,
+     "mlp.up_proj: 'weight_scale' is missing beside weight U8 [64, 16]"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL}},
+     KLD_E_INPUT,
+     "'weight_scale_2' is missing beside"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL}},
+     KLD_E_INPUT,
+     "'weight_scale' is missing beside weight F8_E4M3 [64, 32]"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+      {UP "input_scale", "F32", "[]", 4, 0, NULL}},
+     KLD_E_INPUT,
+     "'weight_scale' is missing beside"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,1]", 64, 0, NULL},
+      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL}},
+     KLD_E_INPUT,
+     "weight_scale: expected shape [64, 2], found F8_E4M3 [64, 1]"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
+      {UP "weight_scale_2", "F32", "[64]", 256, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "vector of global scales"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
+      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL},
+      {UP "pre_quant_scale", "BF16", "[32]", 64, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "pre_quant_scale on the activations (NVFP4_AWQ"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+      {UP "weight_scale_inv", "F32", "[1,1]", 4, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "FP8 in blocks"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+      {UP "weight_scale", "F32", "[2,1]", 8, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "FP8 in blocks"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+      {UP "weight_scale", "F32", "[63]", 252, 0, NULL}},
+     KLD_E_INPUT,
+     "expected shape [], [1], [64] or [64, 1], found F32 [63]"},
+    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+      {UP "weight_scale", "U8", "[64,1]", 64, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "MXFP8"},
+    {{{UP "weight", "F8_E5M2", "[64,32]", 2048, 0, NULL}}, KLD_E_UNSUPPORTED, "FP8 E5M2"},
+    {{{UP "weight", "F8_E4M3FNUZ", "[64,32]", 2048, 0, NULL}}, KLD_E_UNSUPPORTED, "FP8 FNUZ"},
+    {{{UP "weight", "I8", "[64,32]", 2048, 0, NULL},
+      {UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "INT8 is not"},
+    {{{UP "weight", "I8", "[64,16]", 1024, 0, NULL},
+      {UP "scale", "F8_E8M0", "[64,1]", 64, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "FP4 of DeepSeek-V4"},
+    {{{UP "weight", "U8", "[32,32]", 1024, 0, NULL},
+      {UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "INT4 of ModelOpt"},
+    {{{UP "weight", NULL, NULL, 0, 0, NULL},
+      {UP "weight_packed", "I32", "[64,4]", 1024, 0, NULL},
+      {UP "weight_scale", "BF16", "[64,1]", 128, 0, NULL},
+      {UP "weight_shape", "I64", "[2]", 16, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "INT4/INT8 pack-quantized"},
+    {{{UP "weight", NULL, NULL, 0, 0, NULL},
+      {UP "qweight", "I32", "[32,8]", 1024, 0, NULL},
+      {UP "qzeros", "I32", "[1,8]", 32, 0, NULL},
+      {UP "scales", "F16", "[1,64]", 128, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "AWQ or GPTQ"},
+    {{{UP "weight", NULL, NULL, 0, 0, NULL},
+      {UP "qweight", "I32", "[4,64]", 1024, 0, NULL},
+      {UP "g_idx", "I32", "[32]", 128, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "GPTQ is not"},
+    {{{UP "weight", NULL, NULL, 0, 0, NULL},
+      {UP "trellis", "I16", "[2,4,64]", 1024, 0, NULL},
+      {UP "suh", "F16", "[32]", 64, 0, NULL},
+      {UP "svh", "F16", "[64]", 128, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "EXL3"},
+    {{{UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
+     KLD_E_INPUT,
+     "form no known weight format: weight BF16 [64, 32], weight_scale F32 [64, 1]"},
+    {{{UP "weight_double_scale", "F32", "[1]", 4, 0, NULL}},
+     KLD_E_INPUT,
+     "form no known weight format"},
+    {{{"model.embed_tokens.weight", "F8_E4M3", "[8,32]", 256, 0, NULL},
+      {"model.embed_tokens.weight_scale", "F32", "[8]", 32, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "model.embed_tokens: FP8 (per channel) here is not implemented"},
+};
+
+static void refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        spec s[5];
+        size_t n = 0;
+        /* The dense tensor stays unless the case replaces it or takes it away. */
+        for (; n < 4 && refusals[i].s[n].name; n++) s[n] = refusals[i].s[n];
+        const char *drop = n && !s[0].dtype ? UP "weight" : NULL;
+        tiny_fails("{" CONFIG "}", drop, s, n, refusals[i].st, refusals[i].text);
+    }
+}
+
+/* T24: a scale that the index forgot is missing, whatever the file holds. */
+static void forgotten_scale(void **state) {
+    (void)state;
+    built b;
+    tiny_make(&b, "{" CONFIG "}", NULL, nvfp4, 4);
+    kld_buf index = {0};
+    assert_int_equal(kld_buf_adds(&index, "{\"weight_map\":{", NULL), KLD_OK);
+    for (size_t i = 0; i < N_PLAIN; i++)
+        assert_int_equal(kld_buf_addf(&index, NULL, "%s\"%s\":\"model.safetensors\"", i ? "," : "",
+                                      tiny_plain[i].name),
+                         KLD_OK);
+    assert_int_equal(
+        kld_buf_addf(&index, NULL, ",\"%s\":\"model.safetensors\"}}", UP "weight_scale"), KLD_OK);
+    build_text(&b, "model.safetensors.index.json", (char *)index.data);
+    kld_model *m;
+    kld_err err = {0};
+    assert_int_equal(kld_model_open(&m, b.dir, &err), KLD_E_INPUT);
+    assert_non_null(strstr(err.text, "mlp.up_proj: 'weight_scale_2' is missing beside"));
+    kld_buf_free(&index);
+    build_end(&b);
+}
+
+#define Q(method, rest) ",\"quantization_config\":{\"quant_method\":\"" method "\"" rest "}"
+
+static void config_conflicts(void **state) {
+    (void)state;
+    /* The file is right where it agrees. */
+    static const char *const none[] = {NULL};
+    static const char agree[] = "{" CONFIG Q(
+        "modelopt", ",\"quant_algo\":\"NVFP4\",\"ignore\":[\"lm_head\",\"*self_attn*\","
+                    "\"*gate_proj\",\"*down_proj\"]") "}";
+    tiny_warns(agree, NULL, nvfp4, 4, "NVFP4", none);
+    static const char ct[] =
+        "{" CONFIG Q("compressed-tensors",
+                     ",\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"group_0\":"
+                     "{\"targets\":[\"Linear\"]}},\"ignore\":[\"re:.*self_attn\",\"lm_head\","
+                     "\"re:.*mlp.(gate|down)_proj\"]") "}";
+    tiny_warns(ct, NULL, nvfp4_ct, 4, "NVFP4", none);
+    /* Groups: an exact name, then a regex, then a class, whatever their order. */
+    static const char groups[] =
+        "{" CONFIG Q("compressed-tensors",
+                     ",\"format\":\"mixed-precision\",\"config_groups\":{\"a\":{\"targets\":"
+                     "[\"Linear\"],\"format\":\"dense\"},\"b\":{\"targets\":[\"re:.*mlp.up\"],"
+                     "\"format\":\"float-quantized\"},\"c\":{\"targets\":"
+                     "[\"model.layers.0.mlp.up_proj\"],\"format\":\"nvfp4-pack-quantized\"}}") "}";
+    tiny_warns(groups, NULL, nvfp4_ct, 4, "NVFP4", none);
+    /* Listed as dense, stored as NVFP4 (defect 7), and the reverse (8), once a class. */
+    static const char listed[] = "{" CONFIG Q(
+        "modelopt", ",\"quant_algo\":\"NVFP4\",\"ignore\":[\"lm_head\",\"*self_attn*\","
+                    "\"*mlp.*\",\"nothing_like_it\"]") "}";
+    static const char *const w1[] = {
+        "says not quantized for 'model.layers.0.mlp.up_proj', but the file has NVFP4 (1 of 1",
+        "1 entry of the quantization config matches no module of the file: 'nothing_like_it'",
+        NULL};
+    tiny_warns(listed, NULL, nvfp4, 4, "NVFP4", w1);
+    static const char fp8[] =
+        "{" CONFIG Q("fp8", ",\"ignored_layers\":[\"lm_head\",\"model.layers.0.self_attn\"]") "}";
+    static const char *const w2[] = {
+        "says FP8 for 'model.layers.0.mlp.gate_proj', but the file has BF16",
+        "says FP8 for 'model.layers.0.mlp.up_proj', but the file has NVFP4",
+        "says FP8 for 'model.layers.0.mlp.down_proj', but", NULL};
+    tiny_warns(fp8, NULL, nvfp4, 4, "NVFP4", w2);
+    static const char *const w3[] = {"the weights are quantized, but no config says so", NULL};
+    tiny_warns("{" CONFIG "}", NULL, nvfp4, 4, "NVFP4", w3);
+    static const char *const w4[] = {"no weight is quantized", NULL};
+    tiny_warns(agree, NULL, NULL, 0, "BF16", w4);
+    /* Mixed precision: what the map does not list is dense. */
+    static const char mixed[] =
+        "{" CONFIG Q("modelopt", ",\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":"
+                                 "{\"model.layers.0.mlp.up_proj\":{\"quant_algo\":\"NVFP4\"}}") "}";
+    tiny_warns(mixed, NULL, nvfp4, 4, "NVFP4", none);
+    tiny_fails("{" CONFIG Q("modelopt", ",\"ignore\":[1]") "}", NULL, nvfp4, 4, KLD_E_INPUT,
+               "quantization config: 'ignore[0]': expected a string");
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    built b;
+    tiny_make(
+        &b,
+        "{" CONFIG Q("compressed-tensors",
+                     ",\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"g\":{"
+                     "\"targets\":[\"Linear\"]}},\"ignore\":[\"re:.*self_attn\",\"re:(\"]") "}",
+        NULL, nvfp4_ct, 4);
+    kld_status st = KLD_E_NOMEM;
+    for (size_t k = 1; st != KLD_OK; k++) {
+        kld_model *m;
+        kld_err err = {0};
+        kld_mem_fail_after(k);
+        st = kld_model_open(&m, b.dir, &err);
+        kld_mem_fail_after(0);
+        if (st == KLD_OK) kld_model_free(m);
+        else if (st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", k, err.text);
+        assert_true(k < 20000);
+    }
+    build_end(&b);
+}
+
+#define GATE L "mlp.gate_proj."
+
+static void global_scales(void **state) {
+    (void)state;
+    /* Defect 1: gate and up with scales of their own. */
+    spec pair[8];
+    memcpy(pair, nvfp4, sizeof nvfp4);
+    static const spec gate[] = {{GATE "weight", "U8", "[64,16]", 1024, 0x21, NULL},
+                                {GATE "weight_scale", "F8_E4M3", "[64,2]", 128, 0x38, NULL},
+                                {GATE "weight_scale_2", "F32", "[1]", 4, 0, &larger},
+                                {GATE "input_scale", "F32", "[]", 4, 0, &one}};
+    memcpy(pair + 4, gate, sizeof gate);
+    static const char config[] = "{" CONFIG Q("modelopt", "") "}";
+    static const char *const w1[] = {
+        "1 of 1 fused groups (q/k/v, gate/up) have unequal global scales, largest ratio 1.2547",
+        NULL};
+    tiny_warns(config, NULL, pair, 8, "NVFP4", w1);
+    /* Defect 5: a compressed-tensors divisor under ModelOpt's name, and the reverse. */
+    spec swapped[4];
+    memcpy(swapped, nvfp4, sizeof swapped);
+    swapped[2].data = &divisor;
+    static const char *const w2[] = {"mlp.up_proj.weight_scale_2' is 2048, but a multiplier", NULL};
+    tiny_warns(config, NULL, swapped, 4, "NVFP4", w2);
+    memcpy(swapped, nvfp4_ct, sizeof swapped);
+    swapped[3].data = &one;
+    static const char *const w3[] = {"weight_global_scale' is 0.001, but a divisor", NULL};
+    tiny_warns(config, NULL, swapped, 4, "NVFP4", w3);
+}
+
+static void labels(void **state) {
+    (void)state;
+    static const char *const none[] = {NULL};
+    static const char qad[] = "{" CONFIG ",\"_name_or_path\":\"/x/y\"" Q(
+        "modelopt", ",\"producer\":{\"name\":\"modelopt\",\"note\":\"QAD step 1750\"}") "}";
+    tiny_warns(qad, NULL, nvfp4, 4, "NVFP4 (QAD)", none);
+    static const char not_qad[] = "{" CONFIG Q("modelopt", ",\"producer\":\"squad\"") "}";
+    tiny_warns(not_qad, NULL, nvfp4, 4, "NVFP4", none);
+    /* Two formats: the one with more elements first. */
+    spec mixed[8];
+    memcpy(mixed, nvfp4, sizeof nvfp4);
+    static const spec fp8[] = {{L "self_attn.q_proj.weight", "F8_E4M3", "[32,32]", 1024, 0, NULL},
+                               {L "self_attn.q_proj.weight_scale", "F32", "[32]", 128, 1, NULL}};
+    memcpy(mixed + 4, fp8, sizeof fp8);
+    tiny_warns(not_qad, NULL, mixed, 6, "NVFP4 + FP8 (per channel)", none);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(formats),         cmocka_unit_test(refused),
+        cmocka_unit_test(forgotten_scale), cmocka_unit_test(config_conflicts),
+        cmocka_unit_test(no_memory),       cmocka_unit_test(global_scales),
+        cmocka_unit_test(labels)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/* Divergences against closed forms and against sums over whole distributions. */
+#include "kld/base/philox.h"
+#include "kld/compare/fdiv.h"
+#include "tests/unit/t.h"
+
+#include <math.h>
+
+#define NEAR(a, b, tol) assert_true(fabs((a) - (b)) <= (tol))
+
+static double truth(int kind, const double *p, const double *q, size_t n) {
+    double s = 0;
+    for (size_t i = 0; i < n; i++) {
+        double m = 0.5 * (p[i] + q[i]);
+        if (kind == KLD_DIV_KL && p[i] > 0) s += p[i] * log(p[i] / q[i]);
+        if (kind == KLD_DIV_REVERSE && q[i] > 0) s += q[i] * log(q[i] / p[i]);
+        if (kind == KLD_DIV_TV) s += 0.5 * fabs(p[i] - q[i]);
+        if (kind != KLD_DIV_JS) continue;
+        if (p[i] > 0) s += 0.5 * p[i] * log(p[i] / m);
+        if (q[i] > 0) s += 0.5 * q[i] * log(q[i] / m);
+    }
+    return s;
+}
+
+static void logs(const double *p, double *lp, size_t n) {
+    for (size_t i = 0; i < n; i++) lp[i] = log(p[i]);
+}
+
+/* T2, and the 4-token pair of T3 with the whole vocabulary listed. */
+static void closed_forms(void **state) {
+    (void)state;
+    double p[] = {0.9, 0.1}, q[] = {0.8, 0.2}, lp[4], lq[4];
+    logs(p, lp, 2);
+    logs(q, lq, 2);
+    kld_divergence d[KLD_DIV_KINDS];
+    kld_divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
+    NEAR(d[KLD_DIV_KL].estimate, 0.0366900140, 1e-10);
+    NEAR(d[KLD_DIV_REVERSE].estimate, 0.0444030076, 1e-10);
+    NEAR(d[KLD_DIV_JS].estimate, 0.0099663893, 1e-10);
+    NEAR(d[KLD_DIV_TV].estimate, 0.1, 1e-15);
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        assert_true(d[k].exact);
+        assert_true(d[k].bound == d[k].estimate);
+        assert_true(d[k].variance == 0);
+    }
+    double p4[] = {.5, .3, .15, .05}, q4[] = {.4, .35, .05, .2};
+    logs(p4, lp, 4);
+    logs(q4, lq, 4);
+    kld_divergences(&(kld_cells){.n = 4, .lp = lp, .lq = lq}, d);
+    NEAR(d[KLD_DIV_KL].estimate, 0.1608037, 5e-8);
+    NEAR(d[KLD_DIV_REVERSE].estimate, 0.1870236, 5e-8);
+    NEAR(d[KLD_DIV_JS].estimate, 0.0409203, 5e-8);
+    NEAR(d[KLD_DIV_TV].estimate, 0.2, 1e-15);
+}
+
+/* T3: two tokens listed.  Draws in the exact proportions of the tail (3 to 1) make the
+ * estimate the truth. */
+static void truncated(void **state) {
+    (void)state;
+    double p[] = {.5, .3, .15, .05}, q[] = {.4, .35, .05, .2}, lp[4], lq[4];
+    logs(p, lp, 4);
+    logs(q, lq, 4);
+    double dp[] = {lp[2], lp[2], lp[2], lp[3]}, dq[] = {lq[2], lq[2], lq[2], lq[3]};
+    kld_cells c = {.n = 2, .lp = lp, .lq = lq, .rest_p = 0.2};
+    c.rest_q = kld_rest_mass(2, lp, lq, 0.2);
+    NEAR(c.rest_q, 0.25, 1e-15);
+    kld_divergence d[KLD_DIV_KINDS];
+    kld_divergences(&c, d);
+    NEAR(d[KLD_DIV_KL].bound, 0.0206979, 5e-8);
+    assert_true(isnan(d[KLD_DIV_KL].estimate));
+    assert_false(d[KLD_DIV_KL].exact);
+    c.m = 4;
+    c.draw_lp = dp;
+    c.draw_lq = dq;
+    kld_divergences(&c, d);
+    NEAR(d[KLD_DIV_KL].bound, 0.0206979, 5e-8);
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        NEAR(d[k].estimate, truth(k, p, q, 4), 1e-14);
+        assert_false(d[k].exact);
+        assert_true(d[k].variance > 0);
+    }
+}
+
+/* T1: equal values give exact zeros, whatever the rounding of the sums. */
+static void identity(void **state) {
+    (void)state;
+    double lp[] = {-0.7, -1.3, -3.1}, draws[] = {-9.25, -11.5, -8.125};
+    double rest = 0.1855;
+    kld_cells c = {.n = 3, .lp = lp, .lq = lp, .rest_p = rest, .m = 3};
+    c.rest_q = kld_rest_mass(3, lp, lp, rest);
+    c.draw_lp = c.draw_lq = draws;
+    assert_true(c.rest_q == rest);
+    kld_divergence d[KLD_DIV_KINDS];
+    kld_divergences(&c, d);
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        assert_true(d[k].bound == 0);
+        assert_true(d[k].estimate == 0);
+        assert_true(d[k].variance == 0);
+    }
+}
+
+/* T6 and its mirror: zero probability on one side. */
+static void zeros(void **state) {
+    (void)state;
+    double lp[] = {log(0.5), log(0.5), -INFINITY}, lq[] = {log(0.5), -INFINITY, log(0.5)};
+    kld_divergence d[KLD_DIV_KINDS];
+    kld_divergences(&(kld_cells){.n = 3, .lp = lp, .lq = lq}, d);
+    assert_true(isinf(d[KLD_DIV_KL].estimate) && d[KLD_DIV_KL].estimate > 0);
+    assert_true(isinf(d[KLD_DIV_REVERSE].estimate));
+    NEAR(d[KLD_DIV_JS].estimate, 0.5 * log(2), 1e-15);
+    NEAR(d[KLD_DIV_TV].estimate, 0.5, 1e-15);
+    /* A drawn token that the candidate excludes: infinite KL, the rest finite. */
+    double l0[] = {log(0.9)}, m0[] = {log(0.9)}, dp[] = {log(0.05), log(0.05)};
+    double dq[] = {log(0.1), -INFINITY};
+    kld_cells c = {.n = 1, .lp = l0, .lq = m0, .rest_p = 0.1, .rest_q = 0.1, .m = 2};
+    c.draw_lp = dp;
+    c.draw_lq = dq;
+    kld_divergences(&c, d);
+    assert_true(d[KLD_DIV_KL].bound == 0 && isinf(d[KLD_DIV_KL].estimate));
+    assert_true(isnan(d[KLD_DIV_KL].variance));
+    NEAR(d[KLD_DIV_REVERSE].estimate, 0.1 * log(2), 1e-15);
+    NEAR(d[KLD_DIV_TV].estimate, 0.05, 1e-15);
+    /* Mass within rounding of zero must not become infinite. */
+    c = (kld_cells){.n = 1, .lp = l0, .lq = m0, .rest_p = 1e-7, .rest_q = -2e-7};
+    kld_divergences(&c, d);
+    assert_true(d[KLD_DIV_KL].bound == 0);
+    c.rest_p = 0;
+    c.rest_q = 3e-7;
+    kld_divergences(&c, d);
+    assert_true(d[KLD_DIV_REVERSE].bound == 0 && d[KLD_DIV_REVERSE].exact);
+    /* More than rounding, where p has nothing: bounded by the limits of f. */
+    c.rest_q = 0.25;
+    kld_divergences(&c, d);
+    assert_true(isinf(d[KLD_DIV_REVERSE].bound) && !d[KLD_DIV_REVERSE].exact);
+    NEAR(d[KLD_DIV_TV].bound, 0.125, 1e-15);
+    NEAR(d[KLD_DIV_JS].bound, 0.125 * log(2), 1e-15);
+}
+
+/* Ratios far from 1 take other formulas; both must agree with the definition. */
+static void extreme_ratios(void **state) {
+    (void)state;
+    for (double x = 1e-1; x > 1e-300; x *= 1e-7) {
+        double p[] = {1 - x, x}, q[] = {0.5, 0.5}, lp[2], lq[2];
+        logs(p, lp, 2);
+        logs(q, lq, 2);
+        kld_divergence d[KLD_DIV_KINDS], r[KLD_DIV_KINDS];
+        kld_divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
+        kld_divergences(&(kld_cells){.n = 2, .lp = lq, .lq = lp}, r);
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            NEAR(d[k].estimate, truth(k, p, q, 2), 1e-13 * (1 + truth(k, p, q, 2)));
+            NEAR(r[k].estimate, truth(k, q, p, 2), 1e-13 * (1 + truth(k, q, p, 2)));
+        }
+    }
+}
+
+/* ---- random distributions ------------------------------------------------------------ */
+
+enum { V = 400, K = 12, M = 16 };
+
+struct pair {
+    double p[V], q[V], lp[V], lq[V];
+    double rest;
+};
+
+static double uniform(uint64_t seed, uint64_t i) {
+    kld_philox_block b = kld_philox(seed, i, 77);
+    return kld_philox_unit(b.v[0], b.v[1]);
+}
+
+/* Softmax of Gaussian logits, p sorted descending, q a noisy copy. */
+static void make_pair(struct pair *x, uint64_t seed, double noise) {
+    double zp = 0, zq = 0;
+    for (size_t i = 0; i < V; i++) {
+        double g =
+            sqrt(-2 * log(uniform(seed, 3 * i))) * cos(6.283185307 * uniform(seed, 3 * i + 1));
+        double l = -2.5 * log(1 + (double)i);
+        x->lp[i] = l;
+        x->lq[i] = l + noise * g;
+        zp += exp(x->lp[i]);
+        zq += exp(x->lq[i]);
+    }
+    x->rest = 0;
+    for (size_t i = 0; i < V; i++) {
+        x->lp[i] -= log(zp);
+        x->lq[i] -= log(zq);
+        x->p[i] = exp(x->lp[i]);
+        x->q[i] = exp(x->lq[i]);
+        if (i >= K) x->rest += x->p[i];
+    }
+}
+
+static void draw(const struct pair *x, uint64_t seed, double *dp, double *dq) {
+    for (size_t j = 0; j < M; j++) {
+        double u = uniform(seed, 1000000 + j) * x->rest, c = 0;
+        size_t i = K;
+        for (; i + 1 < V && c + x->p[i] < u; i++) c += x->p[i];
+        dp[j] = x->lp[i];
+        dq[j] = x->lq[i];
+    }
+}
+
+static void estimates(const struct pair *x, uint64_t seed, kld_divergence *d) {
+    double dp[M], dq[M];
+    draw(x, seed, dp, dq);
+    kld_cells c = {.n = K, .lp = x->lp, .lq = x->lq, .rest_p = x->rest, .m = M};
+    c.rest_q = kld_rest_mass(K, x->lp, x->lq, x->rest);
+    c.draw_lp = dp;
+    c.draw_lq = dq;
+    kld_divergences(&c, d);
+}
+
+/* The bound holds at each position; the estimate is never below it; its mean over many draws
+ * is the truth within 4 standard errors; the stated variance is the observed one. */
+static void unbiased(void **state) {
+    (void)state;
+    enum { DRAWS = 4000 };
+    static struct pair x;
+    for (uint64_t s = 1; s <= 6; s++) {
+        make_pair(&x, s, 0.15 * (double)s);
+        double sum[KLD_DIV_KINDS] = {0}, ss[KLD_DIV_KINDS] = {0}, var[KLD_DIV_KINDS] = {0};
+        for (uint64_t b = 0; b < DRAWS; b++) {
+            kld_divergence d[KLD_DIV_KINDS];
+            estimates(&x, 1000 * s + b + 17, d);
+            for (int k = 0; k < KLD_DIV_KINDS; k++) {
+                assert_true(d[k].bound <= truth(k, x.p, x.q, V) + 1e-14);
+                assert_true(d[k].estimate >= d[k].bound);
+                sum[k] += d[k].estimate;
+                ss[k] += d[k].estimate * d[k].estimate;
+                var[k] += d[k].variance;
+            }
+        }
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            double mean = sum[k] / DRAWS, v = ss[k] / DRAWS - mean * mean;
+            NEAR(mean, truth(k, x.p, x.q, V), 4 * sqrt(v / DRAWS) + 1e-15);
+            NEAR(var[k] / DRAWS / v, 1, 0.25);
+        }
+    }
+}
+
+/* The mean over positions lies within two sampling errors of the truth about 95 % of times. */
+static void coverage(void **state) {
+    (void)state;
+    enum { RUNS = 300, POSITIONS = 60 };
+    static struct pair x[POSITIONS];
+    double want = 0;
+    for (size_t i = 0; i < POSITIONS; i++) {
+        make_pair(&x[i], 500 + i, 0.4);
+        want += truth(KLD_DIV_KL, x[i].p, x[i].q, V) / POSITIONS;
+    }
+    size_t inside = 0;
+    for (uint64_t r = 0; r < RUNS; r++) {
+        double sum = 0, var = 0;
+        for (size_t i = 0; i < POSITIONS; i++) {
+            kld_divergence d[KLD_DIV_KINDS];
+            estimates(&x[i], 90000 + r * POSITIONS + i, d);
+            sum += d[KLD_DIV_KL].estimate;
+            var += d[KLD_DIV_KL].variance;
+        }
+        inside += fabs(sum / POSITIONS - want) <= 1.96 * sqrt(var) / POSITIONS;
+    }
+    assert_in_range(inside, RUNS * 88 / 100, RUNS);
+}
+
+/* TV <= sqrt(KL/2) (Pinsker), JS <= ln 2, JS <= TV ln 2, all non-negative. */
+static void inequalities(void **state) {
+    (void)state;
+    static struct pair x;
+    for (uint64_t s = 0; s < 400; s++) {
+        make_pair(&x, 7000 + s, 3 * uniform(s, 5));
+        kld_divergence d[KLD_DIV_KINDS];
+        kld_divergences(&(kld_cells){.n = V, .lp = x.lp, .lq = x.lq}, d);
+        double tv = d[KLD_DIV_TV].bound, js = d[KLD_DIV_JS].bound;
+        assert_true(tv <= sqrt(d[KLD_DIV_KL].bound / 2) + 1e-12);
+        assert_true(tv <= sqrt(d[KLD_DIV_REVERSE].bound / 2) + 1e-12);
+        assert_true(js <= tv * log(2) + 1e-12);
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            assert_true(d[k].bound >= 0);
+            NEAR(d[k].bound, truth(k, x.p, x.q, V), 1e-12);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_forms),   cmocka_unit_test(truncated),
+        cmocka_unit_test(identity),       cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios), cmocka_unit_test(unbiased),
+        cmocka_unit_test(coverage),       cmocka_unit_test(inequalities),
+    };
+    return cmocka_run_group_tests_name("fdiv", tests, NULL, NULL);
+}
