@@ -166,11 +166,13 @@ kld_status kld_resid_load(const char *dir, const kld_digest *run_id, kld_stream 
         if (!has_suffix(names[i], ".resid")) continue;
         char *path;
         kld_err why = {0};
+        kld_resid_mark there = {0, 0};
         st = kld_path_join(&path, dir, names[i], err);
         if (st != KLD_OK) break;
-        kld_status got = read_one(path, run_id, s, mark, &why);
+        kld_status got = read_one(path, run_id, s, &there, &why);
         if (got == KLD_OK) {
             *found = true;
+            *mark = there;
         } else if (got == KLD_E_NUMERIC) {
             kld_note("%s: ignored, %s", path, why.text);
         } else {

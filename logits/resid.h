@@ -25,7 +25,8 @@ KLD_NODISCARD kld_status kld_resid_save(const char *dir, const kld_digest *run_i
                                         kld_resid_mark mark, kld_stream *s, kld_err *err);
 
 /* Load the newest whole checkpoint into s.  *found false when there is none: damaged ones
- * are passed over with a note, and s then holds nothing of use.
+ * are passed over with a note, and s then holds nothing of use
+ * and *mark is untouched.
  * KLD_E_INPUT  a checkpoint of another run (run_id), or of other shapes under this one's id. */
 KLD_NODISCARD kld_status kld_resid_load(const char *dir, const kld_digest *run_id, kld_stream *s,
                                         kld_resid_mark *mark, bool *found, kld_err *err);
