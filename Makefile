@@ -70,6 +70,10 @@ $(B)/obj/tests/unit/%.o: | build/.deps.test
 $(B)/libkld.a: $(LIB_OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $^
 
+# An archive, so that a test takes only the helpers it uses.
+$(B)/libtest.a: $(HELP_OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
 $(B)/bin/kld: $(CLI_OBJ) $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -77,7 +81,7 @@ $(B)/bin/kld: $(CLI_OBJ) $(B)/libkld.a
 build/kld: $(B)/bin/kld
 	$(Q)ln -sfn $(MODE)/bin/kld $@
 
-$(B)/bin/test_%: $(B)/obj/tests/unit/test_%.o $(HELP_OBJ) $(B)/libkld.a
+$(B)/bin/test_%: $(B)/obj/tests/unit/test_%.o $(B)/libtest.a $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
