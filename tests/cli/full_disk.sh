@@ -1,6 +1,6 @@
 # A disk that fills up: one line, exit 5, the finished part is kept, and resume completes it.
 . "$(dirname "$0")/lib/t.sh"
-head -n 8 "$demo/heldout.jsonl" >text.jsonl
+head -n 4 "$demo/heldout.jsonl" >text.jsonl
 expect 0 "$kld" suite build --jsonl text.jsonl --tokenizer "$demo/ref" --window 256 --stride 256 -o suite.jsonl
 expect 0 "$kld" capture --quiet --model "$demo/ref" --suite suite.jsonl -o whole.zst
 limit=$(($(stat -c %s whole.zst) / 2048)) # half of the file, in KiB

@@ -1,6 +1,6 @@
 # Suite -> captures -> comparison on the bundled model; identity checks; gates; determinism.
 . "$(dirname "$0")/lib/t.sh"
-head -n 6 "$demo/heldout.jsonl" >text.jsonl
+head -n 4 "$demo/heldout.jsonl" >text.jsonl
 build="$kld suite build --jsonl text.jsonl --tokenizer $demo/ref --window 256 --stride 256"
 expect 0 $build -o suite.jsonl
 expect 0 "$kld" capture --model "$demo/ref" --suite suite.jsonl -o ref.zst --stats
