@@ -4,7 +4,8 @@ MAKEFLAGS += -rR --no-print-directory
 .SECONDARY:
 .DEFAULT_GOAL := all
 
-ifeq ($(origin CC),default)
+# A sub-make inherits -R and has no default CC at all.
+ifneq (,$(filter default undefined,$(origin CC)))
 CC := gcc
 endif
 PREFIX  ?= /usr/local
@@ -36,6 +37,7 @@ HELP_SRC  := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/unit/*.c)))
 LIB_OBJ   := $(LIB_SRC:%.c=$(B)/obj/%.o)
 CLI_OBJ   := $(CLI_SRC:%.c=$(B)/obj/%.o)
 HELP_OBJ  := $(HELP_SRC:%.c=$(B)/obj/%.o)
+TEST_OBJ  := $(TEST_SRC:%.c=$(B)/obj/%.o)
 TEST_BIN  := $(TEST_SRC:tests/unit/%.c=$(B)/bin/%)
 FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/bin/%)
 CLI_TESTS := $(sort $(wildcard tests/cli/*.sh))
@@ -65,7 +67,7 @@ $(B)/obj/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fopenmp -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
-$(B)/obj/tests/unit/%.o: | build/.deps.test
+$(TEST_OBJ) $(HELP_OBJ): | build/.deps.test
 
 $(B)/libkld.a: $(LIB_OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $^
