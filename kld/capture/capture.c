@@ -315,7 +315,11 @@ static kld_status run_engine(job *j, kld_capture_summary *out, kld_err *err) {
                           &out->engine, err);
 }
 
+/* The engine's state goes before the rename, so that no moment leaves it beside a finished
+ * capture; once every window is on the disk nothing needs it. */
 static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
+    TRY(kld_capture_sync(j->writer, err));
+    TRY(kld_remove_tree(j->state_dir, err));
     TRY(kld_capture_finish(j->writer, err));
     j->writer = NULL;
     kld_capture *c;
@@ -325,7 +329,7 @@ static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
     out->bytes = kld_capture_bytes(c);
     out->digest = kld_capture_digest(c);
     kld_capture_close(c);
-    return kld_remove_tree(j->state_dir, err);
+    return KLD_OK;
 }
 
 kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out, kld_err *err) {

@@ -85,6 +85,9 @@ KLD_NODISCARD kld_status kld_capture_add(kld_capture_writer *w, const kld_window
                                          const kld_records *r, const kld_records *ref,
                                          kld_err *err);
 
+/* All windows added so far are on the disk: from here a resume needs nothing else for them. */
+KLD_NODISCARD kld_status kld_capture_sync(kld_capture_writer *w, kld_err *err);
+
 /* Write the footer, sync, rename into place, free w.  On failure w is still the caller's, to
  * leave or abort.  KLD_E_INTERNAL when windows or positions are not those of the header. */
 KLD_NODISCARD kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err);

@@ -175,6 +175,10 @@ kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, c
     return kld_writer_sync(&w->file, err);
 }
 
+kld_status kld_capture_sync(kld_capture_writer *w, kld_err *err) {
+    return kld_writer_sync(&w->file, err);
+}
+
 kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err) {
     uint64_t positions = 0;
     for (size_t i = 0; i < w->layout.n; i++) positions += w->layout.frame[i].rows;
