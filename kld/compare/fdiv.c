@@ -11,7 +11,7 @@ struct cell {
     bool wide; /* q/p is so large that e would lose p: formulas in p and q instead */
 };
 
-/* One draw against the lump: x = r_j/r_0. */
+/* One draw and the point where the tangent touches: x = r_j/r_0. */
 struct draw {
     double rj, r0;
     double t; /* ln x; -inf when the candidate gives the token no probability */
@@ -20,7 +20,9 @@ struct draw {
 
 struct fdiv {
     double (*term)(const struct cell *);      /* p g(q/p), p > 0 */
-    double (*remainder)(const struct draw *); /* Bregman remainder of f at r_0 */
+    double (*remainder)(const struct draw *); /* Bregman remainder of g at r_0 */
+    double (*slope)(double r);                /* g'(r) */
+    double (*intercept)(double r);            /* g(r) - r g'(r) */
     double at_infinity;                       /* lim g(r)/r: the weight of q where p = 0 */
 };
 
@@ -32,6 +34,8 @@ static double kl_term(const struct cell *c) {
     return c->wide ? c->q - c->p - c->p * c->d : c->p * (c->e - c->d);
 }
 static double kl_remainder(const struct draw *s) { return s->rj == 0 ? INFINITY : s->e - s->t; }
+static double kl_slope(double r) { return 1 - 1 / r; }
+static double kl_intercept(double r) { return -log(r); }
 
 static double reverse_term(const struct cell *c) {
     if (c->q == 0) return c->p;
@@ -40,6 +44,8 @@ static double reverse_term(const struct cell *c) {
 static double reverse_remainder(const struct draw *s) {
     return s->rj == 0 ? s->r0 : s->r0 * ((1 + s->e) * s->t - s->e);
 }
+static double reverse_slope(double r) { return log(r); }
+static double reverse_intercept(double r) { return 1 - r; }
 
 static double js_term(const struct cell *c) {
     if (c->q == 0) return 0.5 * LN2 * c->p;
@@ -50,6 +56,8 @@ static double js_remainder(const struct draw *s) {
     double slide = log1p(s->rj) - log1p(s->r0);
     return 0.5 * ((s->rj == 0 ? 0 : s->rj * s->t) - (1 + s->rj) * slide);
 }
+static double js_slope(double r) { return 0.5 * (LN2 - log1p(1 / r)); }
+static double js_intercept(double r) { return 0.5 * (LN2 - log1p(r)); }
 
 static double tv_term(const struct cell *c) { return 0.5 * fabs(c->q - c->p); }
 static double tv_remainder(const struct draw *s) {
@@ -58,11 +66,15 @@ static double tv_remainder(const struct draw *s) {
     return 0.5 * fabs(s->rj - 1);
 }
 
+static double tv_slope(double r) { return r > 1 ? 0.5 : r < 1 ? -0.5 : 0; }
+static double tv_intercept(double r) { return -tv_slope(r); }
+
 static const struct fdiv FDIV[KLD_DIV_KINDS] = {
-    [KLD_DIV_KL] = {kl_term, kl_remainder, 1},
-    [KLD_DIV_REVERSE] = {reverse_term, reverse_remainder, INFINITY},
-    [KLD_DIV_JS] = {js_term, js_remainder, 0.5 * 0.69314718055994530942},
-    [KLD_DIV_TV] = {tv_term, tv_remainder, 0.5},
+    [KLD_DIV_KL] = {kl_term, kl_remainder, kl_slope, kl_intercept, 1},
+    [KLD_DIV_REVERSE] = {reverse_term, reverse_remainder, reverse_slope, reverse_intercept,
+                         INFINITY},
+    [KLD_DIV_JS] = {js_term, js_remainder, js_slope, js_intercept, 0.5 * 0.69314718055994530942},
+    [KLD_DIV_TV] = {tv_term, tv_remainder, tv_slope, tv_intercept, 0.5},
 };
 
 static void add_cell(double p, double q, double d, kld_divergence out[KLD_DIV_KINDS]) {
@@ -81,28 +93,81 @@ static void add_cell(double p, double q, double d, kld_divergence out[KLD_DIV_KI
     for (int k = 0; k < KLD_DIV_KINDS; k++) out[k].bound += fmax(0, FDIV[k].term(&c));
 }
 
-/* Mean and variance of the mean of the remainders; false without usable draws. */
-static bool sample(const kld_cells *c, const struct fdiv *f, double r0, double *mean,
-                   double *variance) {
-    double sum = 0, ss = 0;
-    size_t n = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        n = 0;
-        for (size_t j = 0; j < c->m; j++) {
-            double t = c->draw_lq[j] - c->draw_lp[j];
-            if (isnan(t)) continue;
-            struct draw s = {.rj = exp(t), .r0 = r0, .t = t - log(r0)};
-            s.e = expm1(s.t);
-            double v = fmax(0, f->remainder(&s));
-            n++;
-            if (pass == 0) sum += v;
-            else ss += (v - *mean) * (v - *mean);
-        }
-        if (n == 0) return false;
-        *mean = sum / (double)n;
+/* The rest of a position: extras that would take more than cap, and what is left. */
+struct rest {
+    size_t capped;
+    double p, q, r0;
+    double ln_guess;             /* ln of a guess at the p of capped extras */
+    double known[KLD_DIV_KINDS]; /* what the slopes add to the estimate beyond the bound */
+};
+
+/* Take extras out while their share of p, in proportion to q, is above cap; add all to out. */
+static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS]) {
+    struct rest r = {.p = c->rest_p, .q = fmax(c->rest_q, fmin(KLD_MASS_EPS, c->rest_p))};
+    for (; r.capped < c->n_extra; r.capped++) {
+        double q = exp(c->extra_lq[r.capped]);
+        if (r.p <= c->cap || q * r.p <= c->cap * r.q) break;
+        r.p -= c->cap;
+        r.q -= q;
     }
-    *variance = n < 2 || isinf(*mean) ? NAN : ss / (double)(n - 1) / (double)n;
+    r.q = fmax(r.q, fmin(KLD_MASS_EPS, r.p));
+    r.r0 = r.q / r.p;
+    add_cell(r.p, r.q, r.p == r.q ? 0 : log(r.q / r.p), out);
+    if (r.capped == 0) return r;
+    double ln_cap = log(c->cap);
+    r.ln_guess = ln_cap - LN2;
+    for (size_t i = 0; i < r.capped; i++) {
+        double q = exp(c->extra_lq[i]);
+        kld_divergence lump[KLD_DIV_KINDS] = {0};
+        add_cell(c->cap, q, c->extra_lq[i] - ln_cap, lump);
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            double t = exp(c->extra_lq[i] - r.ln_guess);
+            out[k].bound += lump[k].bound;
+            r.known[k] += q * FDIV[k].slope(t) - lump[k].bound + c->cap * FDIV[k].intercept(r.r0);
+        }
+    }
+    return r;
+}
+
+/* Value of one draw for each divergence; false when the draw is missing. */
+static bool draw_values(const kld_cells *c, const struct rest *r, size_t j,
+                        double v[KLD_DIV_KINDS]) {
+    double t = c->draw_lq[j] - c->draw_lp[j];
+    if (isnan(t)) return false;
+    uint32_t extra = c->draw_extra ? c->draw_extra[j] : KLD_NOT_EXTRA;
+    bool capped = extra < r->capped;
+    double at = capped ? c->extra_lq[extra] - r->ln_guess : log(r->r0);
+    struct draw s = {.rj = exp(t), .r0 = exp(at), .t = t - at, .e = expm1(t - at)};
+    if (!capped) s.r0 = r->r0;
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        v[k] = fmax(0, FDIV[k].remainder(&s)); /* rounding may leave it a hair below */
+        if (capped) v[k] += FDIV[k].intercept(s.r0) - FDIV[k].intercept(r->r0);
+    }
     return true;
+}
+
+/* Means of the draws' values and the variances of these means (Welford). */
+static void sample(const kld_cells *c, const struct rest *r, kld_divergence out[KLD_DIV_KINDS]) {
+    double mean[KLD_DIV_KINDS] = {0}, ss[KLD_DIV_KINDS] = {0};
+    double n = 0;
+    for (size_t j = 0; j < c->m; j++) {
+        double v[KLD_DIV_KINDS];
+        if (!draw_values(c, r, j, v)) continue;
+        n++;
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            double step = v[k] - mean[k];
+            mean[k] += step / n;
+            ss[k] += step * (v[k] - mean[k]);
+        }
+    }
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        kld_divergence *o = &out[k];
+        bool finite = isfinite(mean[k]);
+        o->estimate = n == 0   ? NAN
+                      : finite ? o->bound + r->known[k] + c->rest_p * mean[k]
+                               : INFINITY;
+        o->variance = n < 2 || !finite ? NAN : c->rest_p * c->rest_p * ss[k] / (n - 1) / n;
+    }
 }
 
 double kld_rest_mass(size_t n, const double *lp, const double *lq, double rest_p) {
@@ -123,25 +188,19 @@ void kld_divergences(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS]) {
         add_cell(exp(c->lp[i]), exp(c->lq[i]), d, out);
     }
     double rp = c->rest_p, rq = c->rest_q;
-    if (rp > 0) {
-        rq = fmax(rq, fmin(KLD_MASS_EPS, rp));
-        add_cell(rp, rq, rp == rq ? 0 : log(rq / rp), out);
-    } else if (rq > KLD_MASS_EPS) {
-        add_cell(0, rq, INFINITY, out);
+    struct rest rest = {0};
+    if (rp > 0) rest = add_rest(c, out);
+    else if (rq > KLD_MASS_EPS) add_cell(0, rq, INFINITY, out);
+    if (rp >= KLD_MASS_NONE) {
+        sample(c, &rest, out);
+        return;
     }
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
-        kld_divergence *o = &out[k];
-        o->estimate = o->bound;
-        if (rp < KLD_MASS_NONE) {
-            o->exact = k != KLD_DIV_REVERSE || rq < KLD_MASS_EPS;
-            continue;
-        }
-        double mean = 0;
-        if (!sample(c, &FDIV[k], rq / rp, &mean, &o->variance)) {
-            o->estimate = o->variance = NAN;
-            continue;
-        }
-        o->estimate += rp * mean;
-        o->variance *= rp * rp;
+        out[k].estimate = out[k].bound;
+        out[k].exact = k != KLD_DIV_REVERSE || fmax(rq, fmin(KLD_MASS_EPS, rp)) < KLD_MASS_EPS;
     }
+}
+
+double kld_divergence_limit(kld_div_kind kind) {
+    return kind == KLD_DIV_JS ? LN2 : kind == KLD_DIV_TV ? 1 : INFINITY;
 }

@@ -11,6 +11,7 @@
 #include "kld/base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 KLD_EXTERN_C_BEGIN
 
@@ -35,15 +36,23 @@ typedef struct kld_cells {
     const double *lp, *lq;
     double rest_p, rest_q; /* mass of everything else; both 0 when the n tokens are the whole
                               vocabulary.  rest_q may be below 0 by rounding */
-    size_t m;              /* tokens drawn independently from p restricted to the rest; a draw
-                              whose draw_lp is NaN is missing */
+    /* Tokens of the rest that only the candidate lists. */
+    size_t n_extra;
+    const double *extra_lq; /* [n_extra] descending */
+    double cap;             /* no token of the rest has a larger p; > 0 when n_extra > 0 */
+
+    size_t m; /* tokens drawn independently from p restricted to the rest; a draw whose
+                 draw_lp is NaN is missing */
     const double *draw_lp, *draw_lq;
+    const uint32_t *draw_extra; /* [m] which extra a draw is, or KLD_NOT_EXTRA; NULL = none is */
 } kld_cells;
 
+#define KLD_NOT_EXTRA UINT32_MAX
+
 typedef struct kld_divergence {
-    double bound;    /* nats (TV: none); the rest lumped into one token: <= the truth */
-    double estimate; /* unbiased for the truth, >= bound; NaN when the rest matters and
-                        there are no draws; +inf when q = 0 at a token with p > 0 (KL) */
+    double bound;    /* nats (TV: none); at most the truth */
+    double estimate; /* unbiased for the truth; NaN when the rest matters and there are no
+                        draws; +inf when q = 0 at a token with p > 0 (KL) */
     double variance; /* of estimate over the draws; 0 when exact; NaN with fewer than 2 draws */
     bool exact;      /* estimate is the truth up to rounding */
 } kld_divergence;
@@ -53,18 +62,26 @@ typedef struct kld_divergence {
 double kld_rest_mass(size_t n, const double *lp, const double *lq, double rest_p);
 
 /* All four divergences at one position.
- *  bound     sum over the cells of p g(q/p), then the rest as one more cell.  A rest_q below
- *            KLD_MASS_EPS counts as min(KLD_MASS_EPS, rest_p): a mass that rounding can
- *            explain must not produce an infinite value.
- *  estimate  bound + rest_p * mean over draws of the Bregman remainder
- *            f(r_j) - f(r_0) - f'(r_0)(r_j - r_0), r_0 = rest_q/rest_p.  Because E[r_j] = r_0
- *            the linear part has mean 0 (a control variate), and convexity makes each
- *            remainder >= 0.
+ *  bound     the smallest sum of p g(q/p) over all p that fit: the cells, then the rest.  For
+ *            any convex f the rest is smallest when its p is spread in proportion to q, but no
+ *            token may get more than cap: an extra whose share would be larger gets cap and a
+ *            cell of its own, and what is left is one cell with ratio r_0.  A mass rest_q below
+ *            KLD_MASS_EPS counts as min(KLD_MASS_EPS, rest_p): what rounding can explain
+ *            must not produce an infinite value.
+ *  estimate  for any slopes a_v,  sum_rest p g(r) = sum_rest a_v q_v + sum_rest p (g(r) - a_v r),
+ *            where the first sum is known and the second is rest_p times a mean over draws.
+ *            Slope g'(r_0) leaves the Bregman remainder of g at r_0, which is >= 0 and small
+ *            where r is near r_0.  Capped extras have r far above: they take the slope at a
+ *            guess, q_v / (cap/2), which costs variance when it is off but no bias.  Without
+ *            capped extras the estimate is never below the bound.
  *  exact     rest_p < KLD_MASS_NONE; for reverse KL also rest_q < KLD_MASS_EPS, as mass that
  *            q puts where p has none is only bounded.
  * Limits: p = 0 < q adds q (KL, the part of g that is linear), +inf (reverse), q ln2/2 (JS),
  * q/2 (TV). */
 void kld_divergences(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS]);
+
+/* Largest value a divergence can take: ln 2 (JS), 1 (TV), else INFINITY. */
+double kld_divergence_limit(kld_div_kind kind);
 
 KLD_EXTERN_C_END
 #endif

@@ -17,7 +17,10 @@ struct work {
     const kld_position_options *opt;
     kld_match match;
     struct ordered ref_list, cand_list;
-    double *lp, *lq; /* owned [min of the list lengths]: tokens known on both sides */
+    double *lp, *lq;      /* owned [min of the list lengths]: tokens known on both sides */
+    double *extra_lq;     /* owned [cand->k_ld]: tokens that only the candidate lists */
+    uint32_t *extra_ids;  /* owned [cand->k_ld] */
+    uint32_t *draw_extra; /* owned [ref->m] */
 };
 
 static kld_status ordered_alloc(struct ordered *o, size_t n, kld_err *err) {
@@ -79,6 +82,30 @@ static const double *at_reference(const struct work *w, size_t i) {
 static const double *at_draws(const struct work *w, size_t i) {
     if (w->cand == w->ref) return w->ref->tail_lp + i * w->ref->m;
     return w->cand->ref_m ? w->cand->ref_tail_lp + i * w->cand->ref_m : NULL;
+}
+
+/* Log-probabilities are stored to half a step of 2^-13 (docs/format.md): no token outside a list
+ * is more probable than its last one plus that. */
+#define HALF_STEP 0x1p-14
+
+/* Tokens that only the candidate lists: part of the rest, with known q. */
+static void add_extras(struct work *w, size_t i, const kld_list *ref, const kld_list *cand,
+                       kld_cells *c) {
+    c->extra_lq = w->extra_lq;
+    /* Some token has at least the mean; a list that says less is damaged. */
+    c->cap = fmax(exp(ref->lp[ref->n - 1] + HALF_STEP), c->rest_p / (double)w->opt->vocab);
+    for (size_t j = 0; j < cand->n; j++)
+        if (w->match.to_ref[j] == KLD_NO_MATCH) {
+            w->extra_ids[c->n_extra] = cand->ids[j];
+            w->extra_lq[c->n_extra++] = cand->lp[j];
+        }
+    for (size_t d = 0; d < c->m; d++) {
+        uint32_t id = w->ref->tail_ids[i * w->ref->m + d], at = KLD_NOT_EXTRA;
+        for (uint32_t j = 0; j < c->n_extra; j++)
+            if (w->extra_ids[j] == id) at = j;
+        w->draw_extra[d] = at;
+    }
+    c->draw_extra = w->draw_extra;
 }
 
 /* The candidate answered at every id of the reference's list and at its draws. */
@@ -159,6 +186,7 @@ static void compare_row(struct work *w, size_t i, kld_position *o) {
     kld_cells cells;
     if (lq) cells_at_reference(w, i, &ref, lq, &cells);
     else cells_in_both(w, &ref, &cand, &cells);
+    if (cells.rest_p > 0) add_extras(w, i, &ref, &cand, &cells);
     kld_divergence d[KLD_DIV_KINDS];
     kld_divergences(&cells, d);
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
@@ -207,8 +235,14 @@ kld_status kld_positions_compare(const kld_records *ref, const kld_records *cand
     if (st == KLD_OK) st = ordered_alloc(&w.cand_list, cand->k_ld, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lp, both, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lq, both, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.extra_lq, num_max(cand->k_ld, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.extra_ids, num_max(cand->k_ld, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.draw_extra, num_max(ref->m, 1), err);
     if (st == KLD_OK)
         for (size_t i = 0; i < ref->n; i++) compare_row(&w, i, &out[i]);
+    kld_free(w.draw_extra);
+    kld_free(w.extra_ids);
+    kld_free(w.extra_lq);
     kld_free(w.lq);
     kld_free(w.lp);
     ordered_free(&w.cand_list);

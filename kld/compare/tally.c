@@ -191,6 +191,14 @@ static void note_histogram(kld_candidate_tally *c, double kl) {
     else c->hist[(size_t)bin]++;
 }
 
+/* A position's value for quantiles and lists.  Means take the estimate as it is, which keeps them
+ * unbiased; a single one may lie where no divergence can. */
+static double possible(const kld_position *p, int kind) {
+    double v = p->v[KLD_COL_ESTIMATE + kind], bound = p->v[KLD_COL_BOUND + kind];
+    if (isnan(v)) return bound;
+    return fmax(bound, fmin(v, kld_divergence_limit((kld_div_kind)kind)));
+}
+
 static void add_position(kld_candidate_tally *c, const kld_position *p, const kld_place *where,
                          uint32_t stratum) {
     if (p->nonfinite) {
@@ -209,8 +217,7 @@ static void add_position(kld_candidate_tally *c, const kld_position *p, const kl
     group_add(&c->by_confidence[confidence_bin(p->confidence)], p);
     kld_place at = *where;
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
-        double v = p->v[KLD_COL_ESTIMATE + k];
-        if (isnan(v)) v = p->v[KLD_COL_BOUND + k];
+        double v = possible(p, k);
         c->values[k][c->n_values] = at.value = v;
         if (c->n_values == 0 || v > c->max_at[k].value) c->max_at[k] = at;
         c->inexact[k] += !(p->exact >> k & 1);

@@ -236,6 +236,110 @@ static void unbiased(void **state) {
     }
 }
 
+/* ---- tokens that only the candidate lists ------------------------------------------------ */
+
+enum { EXTRAS = 30 };
+
+struct extras {
+    double lq[EXTRAS], dp[M], dq[M];
+    uint32_t token[EXTRAS], draw[M];
+};
+
+/* The candidate's largest tokens outside the first K, as a capture holds them. */
+static void find_extras(const struct pair *x, struct extras *e) {
+    bool used[V] = {false};
+    for (size_t n = 0; n < EXTRAS; n++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t i = K; i < V; i++)
+            if (!used[i] && (best == UINT32_MAX || x->lq[i] > x->lq[best])) best = i;
+        used[best] = true;
+        e->token[n] = best;
+        e->lq[n] = x->lq[best];
+    }
+}
+
+static uint32_t extra_of(const struct extras *e, uint32_t token) {
+    for (uint32_t n = 0; n < EXTRAS; n++)
+        if (e->token[n] == token) return n;
+    return KLD_NOT_EXTRA;
+}
+
+/* Over all possible first draws, in their probabilities, the estimate averages to the truth; the
+ * bound holds and is never below that of one lump. */
+static void extras_unbiased(void **state) {
+    (void)state;
+    static struct pair x;
+    size_t tighter = 0;
+    for (uint64_t s = 0; s < 60; s++) {
+        make_pair(&x, 300 + s, 0.05 * (double)(s + 1));
+        struct extras e;
+        find_extras(&x, &e);
+        kld_cells c = {.n = K, .lp = x.lp, .lq = x.lq, .rest_p = x.rest};
+        c.rest_q = kld_rest_mass(K, x.lp, x.lq, x.rest);
+        kld_divergence lump[KLD_DIV_KINDS], d[KLD_DIV_KINDS];
+        kld_divergences(&c, lump);
+        c.n_extra = EXTRAS;
+        c.extra_lq = e.lq;
+        c.cap = x.p[K - 1];
+        c.m = 1;
+        c.draw_lp = e.dp;
+        c.draw_lq = e.dq;
+        c.draw_extra = e.draw;
+        double mean[KLD_DIV_KINDS] = {0};
+        for (uint32_t v = K; v < V; v++) {
+            e.dp[0] = x.lp[v];
+            e.dq[0] = x.lq[v];
+            e.draw[0] = extra_of(&e, v);
+            kld_divergences(&c, d);
+            for (int k = 0; k < KLD_DIV_KINDS; k++) mean[k] += x.p[v] / x.rest * d[k].estimate;
+        }
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            double want = truth(k, x.p, x.q, V);
+            NEAR(mean[k], want, 1e-12 * (1 + want));
+            assert_true(d[k].bound <= want + 1e-13);
+            assert_true(d[k].bound >= lump[k].bound - 1e-14);
+            tighter += d[k].bound > lump[k].bound + 1e-6;
+        }
+    }
+    assert_in_range(tighter, 60, 4 * 60);
+}
+
+/* A token the candidate overrates 10,000 times is worth little where p has little. */
+static void extra_is_tame(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    static double p[N], q[N], lp[N], lq[N];
+    for (size_t i = 1; i < N; i++) p[i] = q[i] = 0.2 / (N - 1);
+    p[0] = q[0] = 0.8;
+    p[N - 1] = 1e-5;
+    q[N - 1] = 0.1;
+    p[0] += 0.2 / (N - 1) - p[N - 1];
+    q[0] += 0.2 / (N - 1) - q[N - 1];
+    logs(p, lp, N);
+    logs(q, lq, N);
+    double dp[] = {lp[1], lp[N - 1]}, dq[] = {lq[1], lq[N - 1]};
+    const uint32_t which[] = {KLD_NOT_EXTRA, 0};
+    kld_cells c = {.n = 1, .lp = lp, .lq = lq, .rest_p = 1 - p[0], .rest_q = 1 - q[0], .m = 2};
+    c.draw_lp = dp;
+    c.draw_lq = dq;
+    kld_divergence plain[KLD_DIV_KINDS], d[KLD_DIV_KINDS];
+    kld_divergences(&c, plain);
+    c.n_extra = 1;
+    c.extra_lq = &lq[N - 1];
+    c.cap = p[1];
+    c.draw_extra = which;
+    kld_divergences(&c, d);
+    assert_true(plain[KLD_DIV_JS].estimate > 100 * kld_divergence_limit(KLD_DIV_JS));
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        double want = truth(k, p, q, N);
+        assert_true(d[k].bound <= want + 1e-14 && d[k].bound >= plain[k].bound);
+        if (k == KLD_DIV_REVERSE) continue; /* it alone grows without limit as p goes to 0 */
+        assert_true(d[k].bound > 0.98 * want);
+        assert_true(fabs(d[k].estimate - want) < want);
+    }
+    assert_true(d[KLD_DIV_REVERSE].bound > 10 * plain[KLD_DIV_REVERSE].bound);
+}
+
 /* The mean over positions lies within two sampling errors of the truth about 95 % of times. */
 static void coverage(void **state) {
     (void)state;
@@ -281,10 +385,11 @@ static void inequalities(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_forms),   cmocka_unit_test(truncated),
-        cmocka_unit_test(identity),       cmocka_unit_test(zeros),
-        cmocka_unit_test(extreme_ratios), cmocka_unit_test(unbiased),
-        cmocka_unit_test(coverage),       cmocka_unit_test(inequalities),
+        cmocka_unit_test(closed_forms),    cmocka_unit_test(truncated),
+        cmocka_unit_test(identity),        cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios),  cmocka_unit_test(unbiased),
+        cmocka_unit_test(coverage),        cmocka_unit_test(inequalities),
+        cmocka_unit_test(extras_unbiased), cmocka_unit_test(extra_is_tame),
     };
     return cmocka_run_group_tests_name("fdiv", tests, NULL, NULL);
 }
