@@ -205,15 +205,29 @@ static void candidates(struct out *o, const json_t *r) {
     }
 }
 
+/* A pair with the reference itself says nothing that the candidate's own row does not. */
+static bool with_reference(const json_t *r, const json_t *pair) {
+    const json_t *cands = json_object_get(r, "candidates");
+    const char *side[] = {"baseline", "candidate"};
+    for (size_t i = 0; i < 2; i++) {
+        size_t k = (size_t)json_integer_value(at(pair, side[i], NULL));
+        if (strcmp(text_of(json_array_get(cands, k), "capture"), "the reference itself") == 0)
+            return true;
+    }
+    return false;
+}
+
 static void verdicts(struct out *o, const json_t *r) {
     const json_t *pairs = json_object_get(r, "pairs");
-    if (json_array_size(pairs) == 0) return;
     char heading[96];
     (void)snprintf(heading, sizeof heading, "Paired mean KL, 95%% intervals, margin %g%%",
                    100 * json_number_value(at(r, "settings", "margin")));
-    title(o, heading);
+    bool first = true;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *p = json_array_get(pairs, i);
+        if (with_reference(r, p)) continue;
+        if (first) title(o, heading);
+        first = false;
         char s[4][CELL];
         const char *verdict = text_of(p, "verdict");
         put(o, " [%lld] - [%lld] %9s %18s  ratio %7s %16s  ",
@@ -272,25 +286,52 @@ static void wrap(struct out *o, const char *first, const char *text) {
     puts_(o, "\n");
 }
 
+static bool loud(const char *code) {
+    static const char *const codes[] = {"invalid", "excluded", "arithmetic_mismatch", "infinite"};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(code, codes[i]) == 0) return true;
+    return false;
+}
+
+/* Of a code that several candidates share the first is told and the others are named, unless it
+ * is a loud one.  Returns whether warning i was told with an earlier one. */
+static bool fold(const json_t *list, size_t i, char *others, size_t room) {
+    const json_t *w = json_array_get(list, i);
+    const char *code = text_of(w, "code");
+    size_t used = 0;
+    others[0] = '\0';
+    if (!json_is_integer(json_object_get(w, "candidate")) || loud(code)) return false;
+    for (size_t j = 0; j < json_array_size(list); j++) {
+        const json_t *x = json_array_get(list, j);
+        if (j == i || strcmp(text_of(x, "code"), code) != 0) continue;
+        if (j < i) return true;
+        long long k = (long long)json_integer_value(json_object_get(x, "candidate")) + 1;
+        if (used + 32 < room)
+            used += (size_t)snprintf(others + used, room - used, "%s[%lld]",
+                                     used ? " " : ". Likewise ", k);
+    }
+    return false;
+}
+
 static void warnings(struct out *o, const json_t *r) {
     const json_t *list = json_object_get(r, "warnings");
     if (json_array_size(list) == 0) return;
     title(o, "Warnings");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i), *c = json_object_get(w, "candidate");
-        const char *code = text_of(w, "code");
-        char lead[32] = "  -";
+        char lead[32] = "  -", text[1024], others[256];
+        if (fold(list, i, others, sizeof others)) continue;
         if (json_is_integer(c))
             (void)snprintf(lead, sizeof lead, "  [%lld]", (long long)json_integer_value(c) + 1);
-        bool loud = strcmp(code, "invalid") == 0 || strcmp(code, "excluded") == 0 ||
-                    strcmp(code, "arithmetic_mismatch") == 0 || strcmp(code, "infinite") == 0;
-        if (loud) {
+        bool red = loud(text_of(w, "code"));
+        if (red) {
             style(o, "31");
             size_t n = strlen(lead);
             (void)snprintf(lead + n, sizeof lead - n, " %s", "WARNING:");
         }
-        wrap(o, lead, text_of(w, "text"));
-        if (loud) style(o, "0");
+        (void)snprintf(text, sizeof text, "%s%s", text_of(w, "text"), others);
+        wrap(o, lead, text);
+        if (red) style(o, "0");
     }
 }
 
