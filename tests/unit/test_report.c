@@ -1,0 +1,237 @@
+/* From sums to the report: JSON, table, gates. */
+#include "tests/unit/t.h"
+#include "kld/compare/compare.h"
+#include "tests/unit/comparekit.h"
+
+#include <math.h>
+#include <omp.h>
+
+#define NEAR(a, b, tol) assert_true(fabs((a) - (b)) <= (tol))
+
+/* Every field of the published schema, with two candidates. */
+static void schema(void **state) {
+    (void)state;
+    static const char *const FIELDS[] = {"schema",
+                                         "reference.name",
+                                         "reference.model_digest",
+                                         "reference.suite_digest",
+                                         "positions",
+                                         "unit",
+                                         "floor",
+                                         "settings.seed",
+                                         "settings.top_p",
+                                         "settings.resamples",
+                                         "settings.ci_method",
+                                         "warnings",
+                                         "arithmetic_mismatch",
+                                         "valid",
+                                         "pairs.0.verdict",
+                                         "pairs.0.difference_ci95.1",
+                                         "pairs.0.ratio_ci95.0",
+                                         "candidates.1.name",
+                                         "candidates.1.model_digest",
+                                         "candidates.1.positions",
+                                         "candidates.1.nonfinite.reference",
+                                         "candidates.1.nonfinite.candidate",
+                                         "candidates.1.topk_overlap.10",
+                                         "candidates.1.top1_agreement",
+                                         "candidates.1.top_p.temperature",
+                                         "candidates.1.top_p.p",
+                                         "candidates.1.top_p.jaccard",
+                                         "candidates.1.top_p.mass_on_reference",
+                                         "candidates.1.top_p.mass_on_candidate",
+                                         "candidates.1.top_p.tv",
+                                         "candidates.1.top_p.undecided",
+                                         "candidates.1.acceptance.sampling",
+                                         "candidates.1.acceptance.greedy",
+                                         "candidates.1.acceptance.nucleus",
+                                         "candidates.1.acceptance.expected_tokens.1",
+                                         "candidates.1.acceptance.expected_tokens.7",
+                                         "candidates.1.perplexity.reference",
+                                         "candidates.1.perplexity.candidate",
+                                         "candidates.1.perplexity.ratio",
+                                         "candidates.1.by_stratum.1.kl_mean",
+                                         "candidates.1.by_depth.3.to",
+                                         "candidates.1.by_confidence.4.top1_agreement"};
+    json_t *o = cmp_compared(2, 24, 16, (double[]){0.3, 0.6}, true);
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) cmp_get(o, FIELDS[i]);
+    for (int k = 0; k < 4; k++) {
+        static const char *const D[] = {"kl", "reverse_kl", "js", "tv"};
+        static const char *const F[] = {"mean",   "ci95", "exact", "lower_bound", "stderr_sampling",
+                                        "median", "p90",  "p95",   "p99",         "p999",
+                                        "max"};
+        for (size_t f = 0; f < sizeof F / sizeof *F; f++) {
+            char path[64];
+            snprintf(path, sizeof path, "candidates.0.%s.%s", D[k], F[f]);
+            cmp_get(o, path);
+        }
+    }
+    long long by[3] = {0};
+    static const char *const GROUP[] = {"by_stratum", "by_depth", "by_confidence"};
+    for (int k = 0; k < 3; k++) {
+        const json_t *a = cmp_get(cmp_get(o, "candidates.0"), GROUP[k]);
+        for (size_t i = 0; i < json_array_size(a); i++)
+            by[k] += cmp_count(json_array_get(a, i), "positions");
+        assert_int_equal(by[k], 840);
+    }
+    assert_int_equal(cmp_count(o, "candidates.0.by_depth.0.positions"), 12 * 63);
+    assert_string_equal(json_string_value(cmp_get(o, "pairs.0.verdict")), "worse");
+    assert_true(cmp_real(o, "pairs.0.difference") > 0);
+    NEAR(cmp_real(o, "pairs.0.ratio"),
+         cmp_real(o, "candidates.1.kl.mean") / cmp_real(o, "candidates.0.kl.mean"), 1e-12);
+    assert_true(cmp_warned(o, "few_clusters") && cmp_warned(o, "no_floor") &&
+                cmp_warned(o, "few_positions"));
+    json_decref(o);
+}
+
+static void repeat_is_the_floor(void **state) {
+    (void)state;
+    struct cmp_rig g;
+    cmp_begin(&g, 3);
+    g.info[1].model = g.ref_info.model; /* a second capture of the reference */
+    struct rec *ref = t_records(60, 20, 16, 1, 0, 0, NULL);
+    struct rec *q[] = {t_records(60, 20, 16, 1, 0.02, 2, ref),
+                       t_records(60, 20, 16, 1, 0.02, 3, ref),
+                       t_records(60, 20, 16, 1, 0.4, 4, ref)};
+    cmp_add(&g, "c", "", ref, q);
+    json_t *o = cmp_finish(&g);
+    assert_int_equal(cmp_count(o, "floor.candidate"), 1);
+    assert_true(cmp_real(o, "floor.kl_mean") == cmp_real(o, "candidates.1.kl.mean"));
+    assert_true(json_is_false(cmp_get(o, "candidates.0.resolved")));
+    assert_true(json_is_true(cmp_get(o, "candidates.2.resolved")));
+    assert_true(cmp_warned(o, "not_resolved") && !cmp_warned(o, "no_floor"));
+    assert_int_equal(json_array_size(cmp_get(o, "pairs")), 3);
+    json_decref(o);
+    free(ref);
+    for (int k = 0; k < 3; k++) free(q[k]);
+}
+
+static void gates(void **state) {
+    (void)state;
+    json_t *o = cmp_compared(2, 24, 16, (double[]){0.3, 0.6}, true);
+    kld_buf report = {0};
+    kld_err err = {0};
+    const char *fine[] = {"mean_kl=10",          "upper_kl=10",         "p999_kl=50",
+                          "top1_disagreement=1", "topp_disagreement=1", "ppl_ratio=10",
+                          "mean_js=1",           "lower_bound_kl=1e1"};
+    assert_int_equal(kld_compare_gates(o, fine, 8, &report, &err), KLD_OK);
+    assert_int_equal(report.len, 0);
+    char between[64];
+    snprintf(between, sizeof between, "mean_kl=%.17g",
+             0.5 * (cmp_real(o, "candidates.0.kl.mean") + cmp_real(o, "candidates.1.kl.mean")));
+    assert_int_equal(kld_compare_gates(o, (const char *[]){between}, 1, &report, &err), KLD_E_GATE);
+    assert_non_null(strstr((char *)report.data, "b (b): mean_kl is"));
+    assert_null(strstr((char *)report.data, "a (a)"));
+    /* A metric equal to its limit passes. */
+    snprintf(between, sizeof between, "mean_kl=%.17g", cmp_real(o, "candidates.1.kl.mean"));
+    kld_buf_clear(&report);
+    assert_int_equal(kld_compare_gates(o, (const char *[]){between}, 1, &report, &err), KLD_OK);
+    static const char *const BAD[] = {"mean_klx=1",  "mean_kl", "mean_kl=", "mean_kl=1x",
+                                      "mean_kl=nan", "=1",      ""};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        assert_int_equal(kld_compare_gates(o, &BAD[i], 1, &report, &err), KLD_E_USAGE);
+        assert_int_equal(report.len, 0);
+    }
+    assert_non_null(strstr(err.text, "mean_kl"));
+    kld_buf_free(&report);
+    json_decref(o);
+}
+
+/* Lines of at most 100 characters, no escapes unless asked for, labels shown. */
+static void text(void **state) {
+    (void)state;
+    json_t *o = cmp_compared(3, 24, 16, (double[]){0.3, 0.6, 0.0005}, true);
+    json_object_set_new(
+        json_array_get(json_object_get(o, "candidates"), 1), "label",
+        json_string("a rather long label \xc3\xa9\xc3\xa9\xc3\xa9 that does not fit"));
+    char *plain = cmp_table(o, false), *color = cmp_table(o, true);
+    assert_null(strchr(plain, 27));
+    assert_non_null(strchr(color, 27));
+    assert_non_null(strstr(plain, "NVFP4 (QAD)"));
+    assert_non_null(strstr(plain, "worse"));
+    assert_non_null(strstr(plain, "Mean KL by stratum"));
+    for (const char *s = plain; *s;) {
+        size_t n = strcspn(s, "\n"), chars = 0;
+        for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xC0) != 0x80;
+        if (chars > 100) fail_msg("%zu columns: %.*s", chars, (int)n, s);
+        s += n + (s[n] == '\n');
+    }
+    if (getenv("KLD_TEST_SHOW")) puts(plain);
+    free(plain);
+    free(color);
+    json_decref(o);
+}
+
+static char *dump(const json_t *o) {
+    kld_buf b = {0};
+    assert_int_equal(kld_json_dump(o, true, &b, NULL), KLD_OK);
+    char *s = strdup((const char *)b.data);
+    kld_buf_free(&b);
+    return s;
+}
+
+static void threads_do_not_matter(void **state) {
+    (void)state;
+    int before = omp_get_max_threads();
+    char *s[2];
+    for (int k = 0; k < 2; k++) {
+        omp_set_num_threads(k ? 4 : 1);
+        json_t *o = cmp_compared(2, 24, 16, (double[]){0.3, 0.6}, true);
+        s[k] = dump(o);
+        json_decref(o);
+    }
+    omp_set_num_threads(before);
+    assert_string_equal(s[0], s[1]);
+    free(s[0]);
+    free(s[1]);
+}
+
+static void nothing_scored(void **state) {
+    (void)state;
+    struct cmp_rig g;
+    cmp_begin(&g, 2);
+    json_t *o = cmp_finish(&g);
+    assert_int_equal(cmp_count(o, "positions"), 0);
+    assert_true(json_is_null(cmp_get(o, "candidates.0.kl.mean")));
+    char *t = cmp_table(o, false);
+    free(t);
+    json_decref(o);
+}
+
+/* A warning that several candidates share is told once, a loud one for each; the reference itself
+ * is in no verdict. */
+static void folded(void **state) {
+    (void)state;
+    json_t *o = cmp_compared(3, 24, 16, (double[]){0.3, 0.6, 0.5}, true);
+    json_t *w = json_object_get(o, "warnings"), *cands = json_object_get(o, "candidates");
+    json_array_clear(w);
+    for (int k = 0; k < 3; k++) {
+        json_array_append_new(
+            w, json_pack("{s:s,s:i,s:s}", "code", "quiet", "candidate", k, "text", "is quiet"));
+        json_array_append_new(
+            w, json_pack("{s:s,s:i,s:s}", "code", "infinite", "candidate", k, "text", "is loud"));
+    }
+    char *t = cmp_table(o, false);
+    assert_non_null(strstr(t, "[1] is quiet. Likewise [2] [3]\n"));
+    assert_null(strstr(t, "[2] is quiet"));
+    assert_non_null(strstr(t, "[1] WARNING: is loud\n"));
+    assert_non_null(strstr(t, "[3] WARNING: is loud\n"));
+    assert_non_null(strstr(t, "[2] - [1]"));
+    free(t);
+    json_object_set_new(json_array_get(cands, 0), "capture", json_string("the reference itself"));
+    t = cmp_table(o, false);
+    assert_null(strstr(t, "[2] - [1]"));
+    assert_non_null(strstr(t, "[3] - [2]"));
+    free(t);
+    json_decref(o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schema),         cmocka_unit_test(repeat_is_the_floor),
+        cmocka_unit_test(gates),          cmocka_unit_test(text),
+        cmocka_unit_test(folded),         cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(nothing_scored),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
