@@ -160,7 +160,7 @@ static kld_status run_layer(kld_run *r, size_t index, size_t first, kld_err *err
 
 static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
     size_t n = r->model->config.layers;
-    kld_progress_begin("layers", (uint64_t)n * r->rows, "tok-layers");
+    kld_progress_begin("layers", (uint64_t)n * r->rows, n, "tok");
     kld_status st = KLD_OK;
     for (size_t i = from.layer; i < n && st == KLD_OK; i++) {
         st = next_stage(r, err);

@@ -95,7 +95,7 @@ kld_status kld_run_head(kld_run *r, kld_err *err) {
     size_t row = 0, skip = num_min(r->opt->skip_windows, r->n_seqs);
     for (size_t w = 0; w < skip; w++) row += r->seqs[w].n;
     kld_status st = KLD_OK;
-    kld_progress_begin("head", r->rows - row, "tok");
+    kld_progress_begin("head", r->rows - row, 1, "tok");
     for (size_t w = skip, done = 0; w < r->n_seqs; w++) {
         TRY_TO(out, kld_stop_check(err));
         TRY_TO(out, window_head(r, w, row, err));

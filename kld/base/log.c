@@ -13,7 +13,7 @@ static struct {
     kld_log_level level;
     bool active, drawn;
     const char *label, *unit;
-    uint64_t total, done;
+    uint64_t total, done, per;
     double start, last;
     unsigned tenth;
 } term = {.level = KLD_LOG_NORMAL};
@@ -75,6 +75,7 @@ static void draw(void) {
     double share = term.total ? (double)term.done / (double)term.total : 0;
     double rate = spent > 0 ? (double)term.done / spent : 0;
     double left = rate > 0 ? (double)(term.total - term.done) / rate : 0;
+    rate /= (double)term.per;
     if (isatty(STDERR_FILENO)) {
         if (now - term.last < 0.1) return;
         term.last = now;
@@ -85,15 +86,17 @@ static void draw(void) {
         term.drawn = true;
     } else if ((unsigned)(share * 10) > term.tenth) {
         term.tenth = (unsigned)(share * 10);
-        fprintf(stderr, "kld: %s %u%%  %.0f %s/s\n", term.label, term.tenth * 10, rate, term.unit);
+        fprintf(stderr, "kld: %s %u%%  %.0f %s/s  %.0f s left\n", term.label, term.tenth * 10, rate,
+                term.unit, left);
     }
 }
 
-void kld_progress_begin(const char *label, uint64_t total, const char *unit) {
+void kld_progress_begin(const char *label, uint64_t total, uint64_t per, const char *unit) {
     term.active = term.level != KLD_LOG_QUIET;
     term.label = label;
     term.unit = unit;
     term.total = total;
+    term.per = per;
     term.done = 0;
     term.tenth = 0;
     term.start = kld_seconds();

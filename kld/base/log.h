@@ -20,9 +20,10 @@ KLD_PRINTF(1, 2) void kld_warn(const char *fmt, ...);
 KLD_PRINTF(1, 2) void kld_debug(const char *fmt, ...);
 void kld_print_error(const kld_err *err); /* "kld: error: text", also when quiet */
 
-/* One progress line at a time.  On a terminal it is redrawn at most ten times a second;
- * elsewhere one plain line is written per 10 %.  Nothing when quiet. */
-void kld_progress_begin(const char *label, uint64_t total, const char *unit);
+/* One progress line at a time, from 0 to total steps; the rate shown is in units of `per` steps.
+ * On a terminal it is redrawn at most ten times a second; elsewhere one plain line is written
+ * per 10 %.  Nothing when quiet.  label and unit are borrowed until the end. */
+void kld_progress_begin(const char *label, uint64_t total, uint64_t per, const char *unit);
 void kld_progress_set(uint64_t done);
 void kld_progress_end(void); /* clears the line */
 

@@ -304,7 +304,7 @@ static kld_status check_output(const char *dir, kld_err *err) {
 }
 
 static kld_status write_all(run *r, kld_err *err) {
-    kld_progress_begin("quantizing", r->m->ckpt.total_bytes, "B");
+    kld_progress_begin("quantizing", r->m->ckpt.total_bytes, 1000000, "MB");
     kld_status st = write_shards(r, err);
     kld_progress_end();
     TRY(st);

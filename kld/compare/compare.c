@@ -135,7 +135,7 @@ static kld_status compare_batch(struct run *r, struct job *jobs, size_t from, kl
 static kld_status compare_windows(struct run *r, kld_err *err) {
     struct job *jobs = NULL;
     kld_status st = NEW_ARRAY(&jobs, BATCH, err);
-    kld_progress_begin("compare", r->n_windows, "windows");
+    kld_progress_begin("compare", r->n_windows, 1, "windows");
     for (size_t from = 0; st == KLD_OK && from < r->n_windows; from += BATCH) {
         st = kld_stop_check(err);
         if (st == KLD_OK) st = compare_batch(r, jobs, from, err);
