@@ -94,7 +94,6 @@ static void batch_ids(const kld_run *r, size_t window, size_t pos) {
 static kld_status next_stage(kld_run *r, kld_err *err) {
     const kld_stage *stage;
     TRY(kld_reader_next(&r->reader, &stage, err));
-    r->stats->nonfinite_weights += stage->nonfinite;
     return kld_graph_prepare(&r->graph, stage, err);
 }
 
@@ -219,10 +218,19 @@ kld_status kld_engine_run(const kld_model *m, const kld_backend *backend, const 
     if (st == KLD_OK) st = stages(&r, err);
     stats->tokens = r.rows;
     stats->bytes_read = r.reader.bytes_read;
+    stats->nonfinite_weights = r.reader.nonfinite;
+    stats->zero_blocks = r.reader.zero_blocks;
+    stats->blocks = r.reader.blocks;
     stats->read_wait_seconds = r.reader.wait_seconds;
     stats->seconds = kld_seconds() - r.start;
     close_run(&r);
     if (stats->nonfinite_weights)
         kld_warn("%llu weights are NaN or infinite", (unsigned long long)stats->nonfinite_weights);
+    if (stats->zero_blocks > stats->blocks / 1000)
+        kld_warn(
+            "%llu of %llu NVFP4 blocks have scale 0 and decode to zeros although their codes are "
+            "not: their scales were too small for E4M3 when the checkpoint was written; check "
+            "the global scales",
+            (unsigned long long)stats->zero_blocks, (unsigned long long)stats->blocks);
     return st;
 }

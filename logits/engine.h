@@ -81,6 +81,7 @@ typedef struct kld_engine_stats {
     uint64_t nonfinite_rows;
     size_t nonfinite_window, nonfinite_position; /* of the first, when there is one */
     uint64_t nonfinite_weights;                  /* NaN or Inf among dense weights */
+    uint64_t zero_blocks, blocks; /* NVFP4 blocks that underflow made zero, of how many */
 } kld_engine_stats;
 
 /* seqs[i].n == 0 is fine and gives records of no rows, as does score_from >= n - 1.

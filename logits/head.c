@@ -90,7 +90,6 @@ out:
 kld_status kld_run_head(kld_run *r, kld_err *err) {
     const kld_stage *stage;
     TRY(kld_reader_next(&r->reader, &stage, err));
-    r->stats->nonfinite_weights += stage->nonfinite;
     TRY(kld_graph_prepare(&r->graph, stage, err));
     size_t row = 0, skip = num_min(r->opt->skip_windows, r->n_seqs);
     for (size_t w = 0; w < skip; w++) row += r->seqs[w].n;

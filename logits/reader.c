@@ -70,6 +70,8 @@ static kld_status read_stage(void *arg, kld_err *err) {
         uint64_t bad = 0;
         TRY(kld_weight_check(h->w, h->v, &bad, err));
         s->nonfinite += bad;
+        s->zero_blocks += kld_weight_zero_blocks(h->w, h->v);
+        if (h->w->format == KLD_FMT_NVFP4) s->blocks += h->w->rows * (h->w->cols / 16);
     }
     return KLD_OK;
 }
@@ -108,6 +110,9 @@ kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
     r->wait_seconds += kld_seconds() - t;
     *out = &r->stage[r->next % 2];
     r->bytes_read += (*out)->bytes;
+    r->nonfinite += (*out)->nonfinite;
+    r->zero_blocks += (*out)->zero_blocks;
+    r->blocks += (*out)->blocks;
     if (r->next++ <= r->model->config.layers) TRY(start(r, err));
     return KLD_OK;
 }

@@ -21,6 +21,7 @@ typedef struct kld_stage {
     kld_host_weight weight[KLD_STAGE_WEIGHTS]; /* bytes valid once the stage was read */
     uint64_t bytes;                            /* stored */
     uint64_t nonfinite;                        /* NaN or Inf among dense values */
+    uint64_t zero_blocks, blocks;              /* kld_weight_zero_blocks, of NVFP4 blocks */
 } kld_stage;
 
 /* Stages in order: 0 the embedding, 1..layers, layers+1 final norm and head. */
@@ -35,6 +36,7 @@ typedef struct kld_reader {
     kld_task *task; /* reading stage `next` */
     size_t next;
     uint64_t bytes_read, buffer_bytes;
+    uint64_t nonfinite, zero_blocks, blocks; /* of the stages handed out */
     double wait_seconds;
 } kld_reader;
 

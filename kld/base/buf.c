@@ -58,12 +58,6 @@ kld_status kld_buf_u16(kld_buf *b, uint16_t v, kld_err *err) { return add_le(b, 
 kld_status kld_buf_u32(kld_buf *b, uint32_t v, kld_err *err) { return add_le(b, v, 4, err); }
 kld_status kld_buf_u64(kld_buf *b, uint64_t v, kld_err *err) { return add_le(b, v, 8, err); }
 
-kld_status kld_buf_f32(kld_buf *b, float v, kld_err *err) {
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return add_le(b, bits, 4, err);
-}
-
 kld_status kld_buf_f64(kld_buf *b, double v, kld_err *err) {
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);

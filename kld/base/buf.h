@@ -25,7 +25,6 @@ KLD_NODISCARD kld_status kld_buf_u8(kld_buf *b, uint8_t v, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_u16(kld_buf *b, uint16_t v, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_u32(kld_buf *b, uint32_t v, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_u64(kld_buf *b, uint64_t v, kld_err *err);
-KLD_NODISCARD kld_status kld_buf_f32(kld_buf *b, float v, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_f64(kld_buf *b, double v, kld_err *err);
 KLD_NODISCARD kld_status kld_buf_varint(kld_buf *b, uint64_t v, kld_err *err);
 

@@ -31,33 +31,3 @@ uint8_t kld_cursor_u8(kld_cursor *c) { return (uint8_t)take_le(c, 1); }
 uint16_t kld_cursor_u16(kld_cursor *c) { return (uint16_t)take_le(c, 2); }
 uint32_t kld_cursor_u32(kld_cursor *c) { return (uint32_t)take_le(c, 4); }
 uint64_t kld_cursor_u64(kld_cursor *c) { return take_le(c, 8); }
-
-float kld_cursor_f32(kld_cursor *c) {
-    uint32_t bits = kld_cursor_u32(c);
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-double kld_cursor_f64(kld_cursor *c) {
-    uint64_t bits = kld_cursor_u64(c);
-    double d;
-    memcpy(&d, &bits, sizeof d);
-    return d;
-}
-
-uint64_t kld_cursor_varint(kld_cursor *c) {
-    uint64_t v = 0;
-    for (unsigned shift = 0; shift < 70; shift += 7) {
-        uint8_t b = kld_cursor_u8(c);
-        if (c->bad) return 0;
-        if (shift == 63 && b > 1) break;
-        v |= (uint64_t)(b & 0x7f) << shift;
-        if (!(b & 0x80)) {
-            if (b == 0 && shift > 0) break; /* a longer spelling of a shorter number */
-            return v;
-        }
-    }
-    c->bad = true;
-    return 0;
-}

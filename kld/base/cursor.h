@@ -13,7 +13,7 @@ KLD_EXTERN_C_BEGIN
 typedef struct kld_cursor {
     const unsigned char *p; /* borrowed */
     size_t size, pos;
-    bool bad; /* a read went past the end, or a varint was malformed */
+    bool bad; /* a read went past the end */
 } kld_cursor;
 
 kld_cursor kld_cursor_of(const void *data, size_t size);
@@ -26,11 +26,6 @@ uint8_t kld_cursor_u8(kld_cursor *c);
 uint16_t kld_cursor_u16(kld_cursor *c);
 uint32_t kld_cursor_u32(kld_cursor *c);
 uint64_t kld_cursor_u64(kld_cursor *c);
-float kld_cursor_f32(kld_cursor *c);
-double kld_cursor_f64(kld_cursor *c);
-
-/* Unsigned LEB128, at most 10 bytes, shortest form only (else bad). */
-uint64_t kld_cursor_varint(kld_cursor *c);
 
 KLD_EXTERN_C_END
 #endif

@@ -46,29 +46,6 @@ kld_status kld_sha256_of(const void *data, size_t n, kld_digest *out, kld_err *e
     return st;
 }
 
-kld_status kld_sha256_file(const char *path, kld_digest *out, kld_err *err) {
-    enum { PIECE = 1 << 20 };
-    kld_file f;
-    kld_sha256 s = {0};
-    unsigned char *piece = NULL;
-    TRY(kld_file_open(&f, path, err));
-    kld_status st;
-    TRY_TO(done, kld_calloc((void **)&piece, PIECE, 1, err));
-    TRY_TO(done, kld_sha256_begin(&s, err));
-    for (uint64_t at = 0; at < f.size;) {
-        size_t n = (size_t)(f.size - at < PIECE ? f.size - at : PIECE);
-        TRY_TO(done, kld_file_read(&f, piece, at, n, err));
-        TRY_TO(done, kld_sha256_add(&s, piece, n, err));
-        at += n;
-    }
-    TRY_TO(done, kld_sha256_end(&s, out, err));
-done:
-    kld_sha256_drop(&s);
-    kld_free(piece);
-    kld_file_close(&f);
-    return st;
-}
-
 char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]) {
     static const char digit[] = "0123456789abcdef";
     for (size_t i = 0; i < KLD_SHA256_BYTES; i++) {

@@ -1,0 +1,98 @@
+/* Stages read ahead: every byte once, in order, and what is odd in them counted. */
+#include "logits/reader.h"
+#include "tests/unit/tinymodel.h"
+
+#include <math.h>
+
+#define UP L "mlp.up_proj."
+static const float one = 1;
+
+/* Stages 0, 1, 2 of the one-layer model: the embedding, the layer, norm and head. */
+static void read_all(const char *dir, kld_reader *r, kld_model **m) {
+    kld_err err = {0};
+    *m = tiny_open(dir);
+    if (kld_reader_open(r, *m, 0, &err) != KLD_OK) fail_msg("%s", err.text);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const kld_stage *s;
+        if (kld_reader_next(r, &s, &err) != KLD_OK) fail_msg("%s", err.text);
+        assert_int_equal(s->n, i == 0 ? 1 : i == 1 ? 9 : 2);
+        bytes += s->bytes;
+        for (size_t k = 0; k < s->n; k++) { /* the bytes are those of the file */
+            const kld_tensor *t = s->weight[k].w->data;
+            unsigned char *want = malloc((size_t)t->bytes);
+            assert_int_equal(kld_checkpoint_read(&(*m)->ckpt, t, 0, want, (size_t)t->bytes, &err),
+                             KLD_OK);
+            assert_memory_equal(s->weight[k].v.data, want, t->bytes);
+            free(want);
+        }
+    }
+    assert_int_equal(r->bytes_read, bytes);
+    assert_int_equal(r->bytes_read, (*m)->ckpt.total_bytes);
+}
+
+static void done(built *b, kld_reader *r, kld_model *m) {
+    kld_reader_close(r);
+    kld_model_free(m);
+    build_end(b);
+}
+
+static void plain(void **state) {
+    (void)state;
+    built b;
+    kld_reader r;
+    kld_model *m;
+    tiny_make(&b, "{" CONFIG "}", NULL, NULL, 0);
+    read_all(b.dir, &r, &m);
+    assert_int_equal(r.nonfinite, 0);
+    assert_int_equal(r.blocks, 0);
+    done(&b, &r, m);
+}
+
+/* 0x7f80 is infinity in BF16. */
+static void nonfinite(void **state) {
+    (void)state;
+    static uint16_t values[64 * 32];
+    values[5] = 0x7f80;
+    values[70] = 0xffc0;
+    const spec up = {UP "weight", "BF16", "[64,32]", sizeof values, 0, values};
+    built b;
+    kld_reader r;
+    kld_model *m;
+    tiny_make(&b, "{" CONFIG "}", NULL, &up, 1);
+    read_all(b.dir, &r, &m);
+    assert_int_equal(r.nonfinite, 2);
+    done(&b, &r, m);
+}
+
+/* Of 128 blocks, three have scale 0; one of those has nothing to lose. */
+static void zero_blocks(void **state) {
+    (void)state;
+    static unsigned char codes[1024], scales[128];
+    memset(codes, 0x21, sizeof codes);
+    memset(scales, 0x38, sizeof scales);
+    scales[3] = 0;
+    scales[90] = 0x80;
+    scales[127] = 0;
+    memset(codes + 8 * 127, 0x88, 8); /* minus zero */
+    const spec up[] = {{UP "weight", "U8", "[64,16]", 1024, 0, codes},
+                       {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, scales},
+                       {UP "weight_scale_2", "F32", "[]", 4, 0, &one}};
+    built b;
+    kld_reader r;
+    kld_model *m;
+    tiny_make(&b, "{" CONFIG "}", NULL, up, 3);
+    read_all(b.dir, &r, &m);
+    assert_int_equal(r.blocks, 128);
+    assert_int_equal(r.zero_blocks, 2);
+    done(&b, &r, m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain),
+        cmocka_unit_test(nonfinite),
+        cmocka_unit_test(zero_blocks),
+    };
+    return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
+}
