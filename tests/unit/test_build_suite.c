@@ -174,7 +174,7 @@ static void random_documents(void **state) {
     for (int round = 0; round < 4000; round++) {
         uint32_t ids[MAX_DOCS][MAX_LEN];
         kld_document doc[MAX_DOCS];
-        char name[MAX_DOCS][8];
+        char name[MAX_DOCS][32];
         size_t n = 1 + draw(&r, MAX_DOCS);
         for (size_t d = 0; d < n; d++) {
             size_t len = draw(&r, draw(&r, 2) ? 4 : MAX_LEN);
