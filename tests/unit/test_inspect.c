@@ -241,6 +241,39 @@ static void captures(void **state) {
     free(cand);
 }
 
+/* Fields that could be taken for each other have values of their own. */
+static void digests(void **state) {
+    char *path = t_path(*state, "d.zst"), hex[KLD_SHA256_HEX];
+    kld_capture_info i = make_info(1, 2, 50, 12, 16);
+    kld_capture_writer *w;
+    kld_err e = {0};
+    memset(&i.model, 0x11, sizeof i.model);
+    memset(&i.tokenizer, 0x22, sizeof i.model);
+    memset(&i.suite, 0x33, sizeof i.model);
+    i.vocab_rows = 64, i.seed = 99;
+    assert_int_equal(kld_strdup(&i.host, "node", &e), KLD_OK);
+    assert_int_equal(kld_strdup(&i.label, "NVFP4", &e), KLD_OK);
+    assert_int_equal(kld_strdup(&i.family, "llama", &e), KLD_OK);
+    i.quant = json_pack("{s:{s:i}}", "mlp", "NVFP4", 3);
+    assert_int_equal(kld_capture_create(&w, path, &i, &e), KLD_OK);
+    assert_int_equal(write_from(w, 0, 1, 2, 50, 12, 1, NULL, &e), KLD_OK);
+    assert_int_equal(kld_capture_finish(w, &e), KLD_OK);
+    json_t *v = inspects(path);
+    assert_string_equal(str(v, "model"), kld_digest_hex(&i.model, hex));
+    assert_string_equal(str(v, "tokenizer"), kld_digest_hex(&i.tokenizer, hex));
+    assert_string_equal(str(v, "suite"), kld_digest_hex(&i.suite, hex));
+    assert_string_equal(str(v, "label"), "NVFP4");
+    assert_string_equal(str(v, "family"), "llama");
+    assert_string_equal(str(v, "host"), "node");
+    assert_int_equal(u64(v, "vocab"), 50);
+    assert_int_equal(u64(v, "vocab_rows"), 64);
+    assert_int_equal(u64(v, "seed"), 99);
+    assert_true(json_equal(json_object_get(v, "quant"), i.quant));
+    json_decref(v);
+    kld_capture_info_free(&i);
+    free(path);
+}
+
 static void refused(const char *path, kld_status want, const char *text) {
     json_t *v;
     kld_err e = {0};
@@ -373,9 +406,13 @@ static void no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints),     cmocka_unit_test(captures),
-        cmocka_unit_test(errors),          cmocka_unit_test(text_of_checkpoint),
-        cmocka_unit_test(text_of_capture), cmocka_unit_test(units),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(captures),
+        cmocka_unit_test(digests),
+        cmocka_unit_test(errors),
+        cmocka_unit_test(text_of_checkpoint),
+        cmocka_unit_test(text_of_capture),
+        cmocka_unit_test(units),
         cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, t_dir_make, t_dir_remove);
