@@ -37,6 +37,7 @@ grep -A 20 '"first"' out | grep -q '"window": 1' || fail "the first place is not
 expect 0 "$kld" compare ref.zst some.zst
 shows "$lost of 20"
 expect 1 "$kld" compare ref.zst some.zst --fail-above mean_kl=1000
+says "$lost positions are not finite"
 
 expect 3 "$kld" compare ref.zst all.zst --json
 [ "$(field out status)" = '"invalid"' ] || fail "status: $(field out status)"
