@@ -291,6 +291,8 @@ static void errors(void **state) {
     refused("/nonexistent/x", KLD_E_INPUT, "/nonexistent/x");
     write_capture(odd, 1, 2, 50, 12, 1, NULL);
     refused(odd, KLD_E_INPUT, "not valid UTF-8");
+    refused("tests/golden/models/llama/model.safetensors", KLD_E_INPUT, "give the directory");
+    refused("tests/golden/models/llama/config.json", KLD_E_INPUT, "give the directory");
     assert_int_equal(unlink(odd), 0);
     free(text);
     free(odd);
