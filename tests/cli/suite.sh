@@ -84,6 +84,15 @@ echo '{"ids":[5]}' >one-id.jsonl
 expect 3 "$kld" capture --model "$demo/ref" --suite one-id.jsonl -o x.zst
 says 'no scored position'
 
+# Several files, of the kind of the option in front of them, in the order given.
+printf 'two words' >w.txt
+for i in 1 2 3; do echo "{\"ids\":[$i,$i]}" >j$i.jsonl; done
+expect 0 $build --jsonl j1.jsonl j2.jsonl --text w.txt once.txt --jsonl j3.jsonl -o many.jsonl
+order=$(grep -o '"cluster":"[^"]*"' many.jsonl | cut -d'"' -f4 | tr '\n' ' ')
+[ "$order" = 'j1.jsonl:1 j2.jsonl:1 w.txt once.txt j3.jsonl:1 ' ] || fail "order: $order"
+expect 2 "$kld" suite build w.txt --tokenizer "$demo/ref" -o x.jsonl
+says "'w.txt': say --text or --jsonl before it"
+
 # What else docs/suites.md says is refused.
 printf 'caf\351 au lait' >latin.txt
 expect 3 $build --text latin.txt -o x.jsonl
