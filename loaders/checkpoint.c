@@ -38,13 +38,25 @@ static kld_status load_optional(const char *dir, const char *name, json_t **out,
     return st;
 }
 
+/* Says what is there instead: a folder too high, a cache entry, nothing. */
+static kld_status no_config(const char *dir, kld_err *err) {
+    char **names;
+    size_t n;
+    TRY(kld_list_dir(dir, &names, &n, err));
+    const char *first = n > 0 ? names[0] : "nothing", *second = n > 1 ? names[1] : "";
+    kld_status st = kld_fail(err, KLD_E_INPUT,
+                             "%s: no config.json (it holds %.60s%s%.60s%s); give the directory of "
+                             "a Hugging Face checkpoint",
+                             dir, first, n > 1 ? ", " : "", second, n > 2 ? ", ..." : "");
+    kld_names_free(names, n);
+    return st;
+}
+
 static kld_status load_configs(kld_checkpoint *c, kld_buf *config_bytes, kld_err *err) {
     char *path;
     TRY(kld_path_join(&path, c->dir, "config.json", err));
     kld_status st = KLD_OK;
-    if (!kld_path_exists(path))
-        st = kld_fail(err, KLD_E_INPUT,
-                      "%s: no config.json; a Hugging Face checkpoint directory is needed", c->dir);
+    if (!kld_path_exists(path)) st = no_config(c->dir, err);
     if (st == KLD_OK) st = kld_file_slurp(path, MAX_CONFIG, config_bytes, err);
     if (st == KLD_OK)
         st = kld_where(err,
@@ -150,7 +162,7 @@ static kld_status pick_single(kld_checkpoint *c, shard_list *s, kld_err *err) {
     if (!pick)
         st = kld_fail(err, KLD_E_INPUT, "%s: no .safetensors file%s%s%s", c->dir,
                       other ? " (it holds " : "", other ? other : "",
-                      other ? ", which kld does not read)" : "");
+                      other ? ", which kld does not read)" : "; incomplete download?");
     else if (found > 1 && strcmp(pick, "model.safetensors") != 0)
         st = kld_fail(err, KLD_E_INPUT,
                       "%s: %zu .safetensors files (first %s) and no %s to say which tensor is read "

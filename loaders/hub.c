@@ -89,6 +89,7 @@ static kld_status find_snapshot(const char *base, const char *rev, char **dir, k
 
 kld_status kld_hub_resolve(const char *model, char **dir, kld_err *err) {
     *dir = NULL;
+    if (!*model) return kld_fail(err, KLD_E_INPUT, "the name of the model is empty");
     if (kld_path_exists(model)) return kld_strdup(dir, model, err);
     const char *at = strchr(model, '@');
     size_t n = at ? (size_t)(at - model) : strlen(model);

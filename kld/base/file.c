@@ -231,19 +231,29 @@ kld_status kld_remove(const char *path, kld_err *err) {
     return sys_fail(err, path, "cannot remove");
 }
 
+/* One pass over the directory; *n is how many files it removed. */
+static kld_status remove_files(DIR *d, const char *dir, size_t *n, kld_err *err) {
+    *n = 0;
+    rewinddir(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        if (unlinkat(dirfd(d), e->d_name, 0) == 0) ++*n;
+        else if (errno != ENOENT)
+            return kld_where(err, sys_fail(err, e->d_name, "cannot remove"), "%s", dir);
+    }
+    return KLD_OK;
+}
+
+/* Allocates nothing itself: it also cleans up after a run that ran out of memory. */
 kld_status kld_remove_tree(const char *dir, kld_err *err) {
     if (!kld_path_is_dir(dir)) return KLD_OK;
-    char **names;
-    size_t n;
-    TRY(kld_list_dir(dir, &names, &n, err));
+    DIR *d = opendir(dir);
+    if (!d) return sys_fail(err, dir, "cannot list");
+    /* A directory may show only some of its entries while they are being removed. */
+    size_t n = 1;
     kld_status st = KLD_OK;
-    for (size_t i = 0; i < n && st == KLD_OK; i++) {
-        char *p;
-        st = kld_path_join(&p, dir, names[i], err);
-        if (st == KLD_OK) st = kld_remove(p, err);
-        kld_free(p);
-    }
-    kld_names_free(names, n);
+    while (st == KLD_OK && n) st = remove_files(d, dir, &n, err);
+    closedir(d);
     if (st == KLD_OK && rmdir(dir) != 0) st = sys_fail(err, dir, "cannot remove the directory");
     return st;
 }

@@ -63,7 +63,8 @@ bool kld_path_exists(const char *path);
 bool kld_path_is_dir(const char *path);
 /* Create one directory; fine if it exists already as a directory. */
 KLD_NODISCARD kld_status kld_mkdir(const char *path, kld_err *err);
-/* Remove a file (fine if absent) and, for _tree, a directory of plain files. */
+/* Remove a file (fine if absent) and, for _tree, a directory of plain files (fine if absent).
+ * Neither allocates, so both also clean up after a run that ran out of memory. */
 KLD_NODISCARD kld_status kld_remove(const char *path, kld_err *err);
 KLD_NODISCARD kld_status kld_remove_tree(const char *dir, kld_err *err);
 

@@ -40,7 +40,7 @@ static kld_status cut(builder *b, const kld_window *proto, const uint32_t *ids, 
     *any = false;
     for (size_t start = 0; start < n;) {
         bool bos = o->bos == KLD_BOS_EVERY || (o->bos == KLD_BOS_FIRST && start == 0);
-        if (start == 0 && bos && ids[0] == b->bos) bos = false;
+        if (ids[start] == b->bos) bos = false; /* never two; packed text has it anywhere */
         size_t room = o->window - bos, take = num_min(room, n - start);
         kld_window w = *proto;
         w.n = take + bos;
@@ -50,8 +50,9 @@ static kld_status cut(builder *b, const kld_window *proto, const uint32_t *ids, 
         memcpy(w.ids + bos, ids + start, take * sizeof *ids);
         /* Position t of the window predicts w.ids[t+1] = ids[start + t + 1 - bos]. */
         w.score_from = scored + bos > start + 1 ? scored + bos - start - 1 : 0;
-        if (o->score_last_set) w.score_from = w.n > o->score_last + 1 ? w.n - 1 - o->score_last : 0;
-        if (kld_window_scored(&w) > 0) {
+        if (o->score_last_set) w.score_from = w.n - 1 > o->score_last ? w.n - 1 - o->score_last : 0;
+        /* BOS can push a window of stride 1 back to the end of the one before. */
+        if (start + take > scored && kld_window_scored(&w) > 0) {
             TRY(add_window(b, &w, err));
             *any = true;
         }

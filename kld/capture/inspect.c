@@ -11,27 +11,32 @@
 
 static kld_status packed(json_t *v, json_t **out, kld_err *err) {
     *out = v;
-    return v ? KLD_OK : kld_fail(err, KLD_E_NOMEM, "out of memory, or a name is not UTF-8");
+    return v ? KLD_OK : kld_fail(err, KLD_E_NOMEM, "out of memory");
+}
+
+/* A new object as member `key` of `root`, which owns it. */
+static kld_status member(json_t *root, const char *key, json_t *v, json_t **out, kld_err *err) {
+    *out = json_object_set_new(root, key, v) == 0 ? v : NULL;
+    return *out ? KLD_OK : kld_fail(err, KLD_E_NOMEM, "out of memory");
 }
 
 /* ---- checkpoint ----------------------------------------------------------------------- */
 
-/* weights, parameters and stored bytes of one weight, added to modules[kind][format]. */
+/* weights, parameters and stored bytes of one weight (and its bias), added to
+ * modules[kind][format]. */
 static kld_status tally(json_t *modules, const char *kind, const kld_weight *w, kld_err *err) {
     static const char *const keys[] = {"weights", "parameters", "bytes"};
     if (w->rows == 0) return KLD_OK;
     json_t *by_format = json_object_get(modules, kind);
-    if (!by_format) {
-        TRY(packed(json_object(), &by_format, err));
-        (void)json_object_set_new(modules, kind, by_format);
-    }
+    if (!by_format) TRY(member(modules, kind, json_object(), &by_format, err));
     const char *format = kld_format_name(w->format);
     json_t *sum = json_object_get(by_format, format);
     if (!sum) {
-        TRY(packed(json_pack("{s:i, s:i, s:i}", keys[0], 0, keys[1], 0, keys[2], 0), &sum, err));
-        (void)json_object_set_new(by_format, format, sum);
+        sum = json_pack("{s:i, s:i, s:i}", keys[0], 0, keys[1], 0, keys[2], 0);
+        TRY(member(by_format, format, sum, &sum, err));
     }
-    uint64_t add[] = {1, (uint64_t)w->rows * w->cols, kld_weight_bytes(w)};
+    uint64_t add[] = {1, (uint64_t)w->rows * w->cols + (w->bias ? w->rows : 0),
+                      kld_weight_bytes(w)};
     for (size_t k = 0; k < 3; k++) {
         json_t *v = json_object_get(sum, keys[k]);
         (void)json_integer_set(v, json_integer_value(v) + (json_int_t)add[k]);
@@ -138,9 +143,30 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
     return st;
 }
 
+static bool ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+/* The object holds the path, and JSON knows UTF-8 only. */
+static kld_status check_path(const char *path, kld_err *err) {
+    size_t failures = kld_mem_raw_failures();
+    json_t *v = json_string(path);
+    if (!v && kld_mem_raw_failures() != failures)
+        return kld_fail(err, KLD_E_NOMEM, "out of memory");
+    if (!v) return kld_fail(err, KLD_E_INPUT, "%s: the path is not valid UTF-8", path);
+    json_decref(v);
+    return KLD_OK;
+}
+
 kld_status kld_inspect(const char *path, const kld_inspect_options *opt, json_t **out,
                        kld_err *err) {
     *out = NULL;
-    if (kld_path_exists(path) && !kld_path_is_dir(path)) return inspect_capture(path, out, err);
+    TRY(check_path(path, err));
+    bool is_file = kld_path_exists(path) && !kld_path_is_dir(path);
+    if (is_file && (ends_with(path, ".safetensors") || ends_with(path, ".json")))
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s: is a file of a checkpoint; give the directory that holds it", path);
+    if (is_file) return inspect_capture(path, out, err);
     return inspect_model(path, opt, out, err);
 }

@@ -42,7 +42,6 @@ static bool parse_shape(const char *p, size_t *n) {
         while (*p == ',' || *p == ' ') p++;
     }
     if (*p != ')' || rank == 0 || (rank == 2 && dim[0] != 1)) return false;
-    if (dim[rank - 1] > MAX_IDS) return false;
     *n = (size_t)dim[rank - 1];
     return true;
 }
@@ -82,6 +81,9 @@ static kld_status parse_header(const char *path, kld_cursor *c, npy_header *h, k
     if (!order || strncmp(order, "False", 5) != 0 || !parse_shape(after_key(dict, "shape"), &h->n))
         return kld_fail(err, KLD_E_INPUT, "%s: expected a 1-D array in C order, found %.80s", path,
                         dict);
+    if (h->n > MAX_IDS)
+        return kld_fail(err, KLD_E_INPUT, "%s: %zu ids; at most %d are accepted here", path, h->n,
+                        MAX_IDS);
     return KLD_OK;
 }
 

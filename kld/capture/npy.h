@@ -1,4 +1,4 @@
-/* kld/capture/npy.h - NumPy .npy files, format version 1.0.  Floor 3.
+/* kld/capture/npy.h - NumPy .npy files: format versions 1 to 3 are read, 1.0 written.  Floor 3.
  * Source: numpy.lib.format documentation. */
 #ifndef KLD_CAPTURE_NPY_H
 #define KLD_CAPTURE_NPY_H

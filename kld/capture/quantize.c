@@ -217,7 +217,7 @@ static kld_status encode(const run *r, const target *g, encoded *e, kld_err *err
 static kld_status copy_tensor(const run *r, const kld_tensor *t, kld_writer *out, kld_err *err) {
     enum { PIECE = 1 << 22 };
     unsigned char *buf;
-    TRY(kld_calloc((void **)&buf, PIECE, 1, err));
+    TRY(kld_calloc((void **)&buf, num_min(PIECE, (size_t)t->bytes), 1, err));
     kld_status st = KLD_OK;
     for (uint64_t at = 0; at < t->bytes && st == KLD_OK;) {
         size_t n = (size_t)(t->bytes - at < PIECE ? t->bytes - at : PIECE);

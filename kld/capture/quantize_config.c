@@ -94,9 +94,11 @@ static kld_status copy_file(const char *dir, const char *source, const char *nam
     char *from = NULL, *to = NULL;
     kld_buf b = {0};
     kld_status st = kld_path_join(&from, source, name, err);
+    if (st == KLD_OK && kld_path_is_dir(from)) goto done; /* LICENSES/ of the REUSE convention */
     if (st == KLD_OK) st = kld_path_join(&to, dir, name, err);
     if (st == KLD_OK) st = kld_file_slurp(from, 64 << 20, &b, err);
     if (st == KLD_OK) st = kld_file_write(to, b.data ? (void *)b.data : (void *)"", b.len, err);
+done:
     kld_buf_free(&b);
     kld_free(from);
     kld_free(to);

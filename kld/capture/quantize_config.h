@@ -15,8 +15,9 @@ KLD_NODISCARD kld_status kld_quantize_write_config(const char *dir, const kld_ch
 KLD_NODISCARD kld_status kld_quantize_write_index(const char *dir, json_t *weight_map,
                                                   uint64_t total_bytes, kld_err *err);
 
-/* Copy the small files a checkpoint comes with: tokenizer*, special_tokens_map.json, vocab.json,
- * merges.txt, generation_config.json, chat_template*, LICENSE*, *.py.  Each at most 64 MiB. */
+/* Copy the small files a checkpoint comes with: tokenizer*, special_tokens_map.json,
+ * added_tokens.json, vocab.json, merges.txt, generation_config.json, chat_template*, LICENSE*,
+ * *.py; not directories.  KLD_E_INPUT when one is above 64 MiB. */
 KLD_NODISCARD kld_status kld_quantize_copy_rest(const char *dir, const char *source, kld_err *err);
 
 #endif

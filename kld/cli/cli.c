@@ -46,7 +46,7 @@ void cli_parse(const struct argp *argp, const char *name, int argc, char **argv,
     static char program[64]; /* argp keeps the pointer for its messages */
     snprintf(program, sizeof program, "kld %s", name);
     argv[0] = program;
-    argp_parse(argp, argc, argv, 0, NULL, input);
+    argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input); /* arguments are not moved back */
 }
 
 /* The number at the start of text and what follows it; no sign, blank or hexadecimal. */

@@ -23,6 +23,7 @@ typedef struct args {
     kld_documents docs;
     const char *tokenizer, *output;
     bool stride_set;
+    int kind;      /* KEY_TEXT or KEY_JSONL: what further files are */
     kld_status st; /* of reading the inputs, in the order they were given */
     kld_err err;
 } args;
@@ -30,7 +31,8 @@ typedef struct args {
 static const struct argp_option options[] = {
     {"text", KEY_TEXT, "FILE", 0, "Plain text, one document (repeatable; more files may follow)",
      1},
-    {"jsonl", KEY_JSONL, "FILE", 0, "JSON Lines with \"text\" or \"ids\" (repeatable)", 1},
+    {"jsonl", KEY_JSONL, "FILE", 0,
+     "JSON Lines with \"text\" or \"ids\" (repeatable; more files may follow)", 1},
     {"tokenizer", KEY_TOKENIZER, "DIR", 0,
      "Directory with tokenizer.json, e.g. the reference model", 1},
     {"output", 'o', "FILE", 0, "Suite to write", 1},
@@ -64,7 +66,13 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
     case KEY_TEXT:
     case KEY_JSONL:
-    case ARGP_KEY_ARG: add_input(a, key, arg); return 0;
+        a->kind = key;
+        add_input(a, key, arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!a->kind) argp_error(s, "'%s': say --text or --jsonl before it", arg);
+        add_input(a, a->kind, arg);
+        return 0;
     case KEY_TOKENIZER: a->tokenizer = arg; return 0;
     case 'o': a->output = arg; return 0;
     case KEY_WINDOW: a->opt.window = cli_u64(s, "--window", arg); return 0;
@@ -127,7 +135,7 @@ static kld_status build(int argc, char **argv, kld_err *err) {
     static const struct argp argp = {
         options,
         parse,
-        "--jsonl FILE|--text FILE... --tokenizer DIR -o SUITE",
+        "--jsonl FILE...|--text FILE... --tokenizer DIR -o SUITE",
         "Cut documents into windows of token ids, with their source, cluster, stratum and hashes.",
         cli_common_child,
         0,

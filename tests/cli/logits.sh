@@ -17,6 +17,9 @@ head -c 100 "$m/ids.npy" >cut.npy
 expect 3 "$kld" logits --model "$m" --ids cut.npy -o d.npy
 expect 3 "$kld" logits --model "$m" --ids "$m/logits.npy" -o d.npy
 says 'token ids must be'
+printf "\\223NUMPY\\001\\000\\073\\000{'descr': '<i8', 'fortran_order': False, 'shape': (0,), } \\n" >none.npy
+expect 3 "$kld" logits --model "$m" --ids none.npy -o d.npy
+says 'none.npy: no token ids'
 [ ! -e d.npy ] && [ ! -e d.npy.partial ] || fail "output in spite of an error"
 # A model found by name in the Hugging Face cache.
 hub=$tmp/hf/hub/models--org--tiny

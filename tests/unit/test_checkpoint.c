@@ -42,7 +42,13 @@ static void single(void **state) {
     (void)state;
     built b;
     build_begin(&b);
-    expect_fail(b.dir, KLD_E_INPUT, "no config.json");
+    expect_fail(b.dir, KLD_E_INPUT, "no config.json (it holds nothing); give the directory of");
+    build_text(&b, "refs", "");
+    expect_fail(b.dir, KLD_E_INPUT, "no config.json (it holds refs); give");
+    build_text(&b, "blobs", "");
+    expect_fail(b.dir, KLD_E_INPUT, "no config.json (it holds blobs, refs); give");
+    build_text(&b, "snapshots", "");
+    expect_fail(b.dir, KLD_E_INPUT, "no config.json (it holds blobs, refs, ...); give");
     build_text(&b, "config.json", "{");
     expect_fail(b.dir, KLD_E_INPUT, "not valid JSON at line 1");
     build_text(&b, "config.json", "[]");
@@ -50,7 +56,7 @@ static void single(void **state) {
     build_text(&b, "config.json", "{\"a\":1,\"a\":2}");
     expect_fail(b.dir, KLD_E_INPUT, "duplicate");
     build_text(&b, "config.json", "{}");
-    expect_fail(b.dir, KLD_E_INPUT, "no .safetensors file");
+    expect_fail(b.dir, KLD_E_INPUT, "no .safetensors file; incomplete download?");
     build_text(&b, "x.gguf", "GGUF");
     expect_fail(b.dir, KLD_E_INPUT, "it holds x.gguf, which kld does not read");
     build_tensor(&b, "w", "F32", "[2]", NULL, 8, 1);
@@ -272,7 +278,7 @@ static void hub(void **state) {
     resolve_fail("../name", "not of the form org/name");
     resolve_fail("org/..", "not of the form org/name");
     resolve_fail("org/name@../x", "not of the form org/name");
-    resolve_fail("", "not of the form org/name");
+    resolve_fail("", "the name of the model is empty");
     kld_checkpoint c;
     kld_err err = {0};
     assert_int_equal(kld_checkpoint_open(&c, snap, &err), KLD_E_INPUT);

@@ -193,7 +193,7 @@ static void threads_and_memory(void **state) {
     }
 }
 
-/* A window gives the same bytes among any others.  Draws depend on its number, so it keeps
+/* T29: a window gives the same bytes among any others.  Draws depend on its number, so it keeps
  * its place. */
 static void other_windows(void **state) {
     (void)state;

@@ -147,6 +147,49 @@ static void nested(void **state) {
     build_end(&b);
 }
 
+/* T23: wherever the text model lies, its own head is found, and everything around it is left
+ * alone; but only what is known to be around it. */
+static void prefixes(void **state) {
+    (void)state;
+    static const char *const where[][2] = {
+        {"model.", "lm_head.weight"},
+        {"model.language_model.", "lm_head.weight"},
+        {"language_model.model.", "language_model.lm_head.weight"}};
+    static const char *const around[] = {
+        "mtp.layers.0.mlp.up_proj.weight",          "language_model.mtp.fc.weight",
+        "model.visual.blocks.0.attn.q_proj.weight", "visual.patch_embed.proj.weight",
+        "vision_tower.layers.0.mlp.up_proj.weight", "model.vision_tower.x.weight",
+        "multi_modal_projector.linear_1.weight"};
+    for (size_t k = 0; k < sizeof where / sizeof *where; k++) {
+        built b;
+        char name[128];
+        build_begin(&b);
+        build_text(&b, "config.json",
+                   "{\"architectures\":[\"LlamaForCausalLM\"],\"vision_config\":{\"depth\":1},"
+                   "\"text_config\":{" CONFIG "}}");
+        for (size_t i = 0; i < N_PLAIN; i++) {
+            const spec *t = &tiny_plain[i];
+            bool head = !strcmp(t->name, "lm_head.weight");
+            snprintf(name, sizeof name, "%s%s", head ? "" : where[k][0],
+                     head ? where[k][1] : t->name + strlen("model."));
+            build_tensor(&b, name, t->dtype, t->shape, NULL, t->bytes, t->fill);
+        }
+        for (size_t i = 0; i < sizeof around / sizeof *around; i++)
+            build_tensor(&b, around[i], "F32", "[2]", NULL, 8, 0);
+        build_write(&b, "model.safetensors");
+        kld_model *m = tiny_open(b.dir);
+        assert_false(m->config.tied);
+        assert_string_equal(m->global[KLD_SLOT_HEAD].data->name, where[k][1]);
+        assert_int_equal(m->n_skipped, sizeof around / sizeof *around);
+        assert_int_equal(m->n_warnings, 0);
+        assert_int_equal(m->layer[0].slot[KLD_SLOT_UP].rows, 64);
+        kld_model_free(m);
+        build_end(&b);
+    }
+    static const spec unknown = {"audio.x.weight", "F32", "[2]", 8, 0, NULL};
+    tiny_fails("{" CONFIG "}", NULL, &unknown, 1, KLD_E_INPUT, "'audio.x.weight'");
+}
+
 /* ---- golden checkpoints of transformers, compressed-tensors and ModelOpt */
 
 static const struct {
@@ -216,9 +259,9 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(base),     cmocka_unit_test(tensors),
-                                       cmocka_unit_test(skipped),  cmocka_unit_test(tied),
-                                       cmocka_unit_test(nested),   cmocka_unit_test(goldens),
-                                       cmocka_unit_test(no_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(base),    cmocka_unit_test(tensors),
+                                       cmocka_unit_test(skipped), cmocka_unit_test(tied),
+                                       cmocka_unit_test(nested),  cmocka_unit_test(prefixes),
+                                       cmocka_unit_test(goldens), cmocka_unit_test(no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
