@@ -74,6 +74,12 @@ static void about_precision(struct list *l, long k, const json_t *c) {
              "tail sampling alone leaves a standard error of %.2g %% of the mean KL. Raise "
              "--tail-samples or lower --tail-mass of the reference",
              100 * se / mean);
+    double reverse = real(c, "reverse_kl", "mean"), least = real(c, "reverse_kl", "lower_bound");
+    if (reverse - least > 0.05 * reverse)
+        warn(l, "reverse_tail", k,
+             "reverse KL is at least %.4g; the rest of its estimate comes from few draws of tokens "
+             "that the candidate overrates, and its sampling error is understated",
+             least);
     long long undecided = count(c, "top_p", "undecided");
     if (n > 0 && undecided * 100 > n)
         warn(l, "nucleus_undecided", k,

@@ -79,6 +79,9 @@ static void schema(void **state) {
     assert_true(cmp_real(o, "pairs.0.difference") > 0);
     NEAR(cmp_real(o, "pairs.0.ratio"),
          cmp_real(o, "candidates.1.kl.mean") / cmp_real(o, "candidates.0.kl.mean"), 1e-12);
+    double reverse = cmp_real(o, "candidates.1.reverse_kl.mean");
+    double sampled = reverse - cmp_real(o, "candidates.1.reverse_kl.lower_bound");
+    assert_true(sampled > 0.05 * reverse && cmp_warned(o, "reverse_tail"));
     assert_true(cmp_warned(o, "few_clusters") && cmp_warned(o, "no_floor") &&
                 cmp_warned(o, "few_positions"));
     json_decref(o);
