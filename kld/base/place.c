@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,4 +42,15 @@ kld_status kld_path_real(char **out, const char *path, kld_err *err) {
     *out = NULL;
     if (!realpath(path, text)) return kld_fail(err, KLD_E_INPUT, "%s: %s", path, strerror(errno));
     return kld_strdup(out, text, err);
+}
+
+kld_status kld_output_not_input(const char *output, const char *input, kld_err *err) {
+    struct stat a, b;
+    if (!input || stat(output, &a) != 0 || stat(input, &b) != 0) return KLD_OK;
+    if (a.st_dev != b.st_dev || a.st_ino != b.st_ino) return KLD_OK;
+    return kld_fail(
+        err, KLD_E_INPUT,
+        "%s is an input of this run (%s) and would be replaced; give the output another "
+        "name",
+        output, input);
 }

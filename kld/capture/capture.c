@@ -6,6 +6,7 @@
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
+#include "kld/base/place.h"
 #include "kld/capture/identity.h"
 #include "kld/store/capture.h"
 #include "loaders/model.h"
@@ -237,6 +238,8 @@ static kld_status check_values(const kld_capture_options *o, kld_err *err) {
 static kld_status check_output(const job *j, kld_err *err) {
     const char *path = j->opt->output;
     kld_buf partial = {0};
+    TRY(kld_output_not_input(path, j->opt->suite, err));
+    TRY(kld_output_not_input(path, j->opt->ref, err));
     if (kld_path_is_dir(path))
         return kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
     if (kld_path_exists(path) && !j->opt->force)
@@ -262,6 +265,8 @@ static kld_status prepare(job *j, kld_err *err) {
     TRY(kld_suite_load(&j->suite, o->suite, err));
     TRY(kld_hub_resolve(o->model, &j->dir, err));
     TRY(kld_model_open(&j->model, j->dir, err));
+    for (size_t i = 0; i < j->model->ckpt.n_shards; i++)
+        TRY(kld_output_not_input(o->output, j->model->ckpt.shards[i].path, err));
     for (size_t i = 0; i < j->model->n_warnings; i++) kld_warn("%s", j->model->warnings[i]);
     TRY(choose_vocab(j, err));
     TRY(open_reference(j, err));

@@ -37,7 +37,8 @@ typedef struct kld_capture_summary {
 } kld_capture_summary;
 
 /* Run and write.  Refused before any weight is read: tokenizer, suite, vocabulary or
- * reference that do not match; an existing output or partial without force or resume.
+ * reference that do not match; an existing output or partial without force or resume; an output
+ * that is an input.
  * What happens to the partial:
  *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
  *   removed  any other error: it could never become whole

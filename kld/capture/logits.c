@@ -3,6 +3,7 @@
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
+#include "kld/base/place.h"
 #include "kld/capture/npy.h"
 #include "loaders/model.h"
 
@@ -73,6 +74,9 @@ kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out
     }
     TRY_TO(done, kld_hub_resolve(opt->model, &dir, err));
     TRY_TO(done, kld_model_open(&m, dir, err));
+    TRY_TO(done, kld_output_not_input(opt->output, opt->ids, err));
+    for (size_t i = 0; i < m->ckpt.n_shards; i++)
+        TRY_TO(done, kld_output_not_input(opt->output, m->ckpt.shards[i].path, err));
     for (size_t i = 0; i < m->n_warnings; i++) kld_warn("%s", m->warnings[i]);
     out->tokens = n;
     out->vocab = m->config.vocab;

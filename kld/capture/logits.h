@@ -21,7 +21,8 @@ typedef struct kld_logits_summary {
 } kld_logits_summary;
 
 /* Write FP32 [T][vocab rows of the head], padding columns included, atomically.
- * KLD_E_USAGE  malformed id list.  KLD_E_INPUT  empty, or an id the embedding lacks. */
+ * KLD_E_USAGE  malformed id list.  KLD_E_INPUT  empty, or an id the embedding lacks; the
+ * output is an input. */
 KLD_NODISCARD kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out,
                                         kld_err *err);
 

@@ -1,5 +1,6 @@
 #include "kld/base/file.h"
 #include "kld/base/log.h"
+#include "kld/base/place.h"
 #include "kld/cli/cli.h"
 #include "kld/compare/compare.h"
 
@@ -127,7 +128,13 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
     cli_parse(&argp, "compare", argc, argv, &a);
     json_t *result = NULL;
     kld_buf failures = {0};
-    kld_status st;
+    kld_status st = KLD_OK;
+    if (a.json_file) {
+        st = kld_output_not_input(a.json_file, a.ref, err);
+        for (size_t i = 0; i < a.n_cands && st == KLD_OK; i++)
+            st = kld_output_not_input(a.json_file, a.cand[i], err);
+        if (st != KLD_OK) goto done;
+    }
     TRY_TO(done, kld_compare_run(a.ref, a.cand, a.n_cands, &a.opt, &result, err));
     /* Gates are parsed before the report is printed: a typo must not cost the reader the
      * exit code, and a failed gate must not cost them the report. */

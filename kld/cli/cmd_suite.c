@@ -1,4 +1,6 @@
 #include "kld/base/log.h"
+#include "kld/base/mem.h"
+#include "kld/base/place.h"
 #include "kld/capture/build_suite.h"
 #include "kld/cli/cli.h"
 
@@ -23,6 +25,8 @@ typedef struct args {
     kld_documents docs;
     const char *tokenizer, *output;
     bool stride_set;
+    const char **input; /* owned [n_inputs]; room for every argument */
+    size_t n_inputs;
     int kind;      /* KEY_TEXT or KEY_JSONL: what further files are */
     kld_status st; /* of reading the inputs, in the order they were given */
     kld_err err;
@@ -48,6 +52,7 @@ static const struct argp_option options[] = {
 };
 
 static void add_input(args *a, int key, const char *path) {
+    a->input[a->n_inputs++] = path;
     if (a->st != KLD_OK) return;
     a->st = key == KEY_JSONL ? kld_jsonl_read(&a->docs, path, &a->err)
                              : kld_text_read(&a->docs, path, &a->err);
@@ -144,12 +149,15 @@ static kld_status build(int argc, char **argv, kld_err *err) {
     kld_tokenizer *t = NULL;
     kld_suite s = {0};
     kld_suite_notes notes;
+    TRY(NEW_ARRAY(&a.input, (size_t)argc, err));
     cli_parse(&argp, "suite build", argc, argv, &a);
     kld_status st = a.st;
     if (st != KLD_OK) {
         if (err) *err = a.err;
         goto done;
     }
+    for (size_t i = 0; i < a.n_inputs; i++)
+        TRY_TO(done, kld_output_not_input(a.output, a.input[i], err));
     TRY_TO(done, kld_tokenizer_open(&t, a.tokenizer, err));
     TRY_TO(done, kld_suite_build(&s, &a.docs, t, &a.opt, &notes, err));
     say_notes(&a, &s, &notes);
@@ -159,6 +167,7 @@ done:
     kld_suite_free(&s);
     kld_tokenizer_free(t);
     kld_documents_free(&a.docs);
+    kld_free(a.input);
     return st;
 }
 
