@@ -85,6 +85,12 @@ static kld_status optional_u64(const json_t *line, const char *key, uint64_t *ou
 
 static kld_status read_ids(kld_suite *s, const json_t *line, kld_window *w, kld_err *err) {
     json_t *ids;
+    if (!json_object_get(line, "ids"))
+        return kld_fail(
+            err, KLD_E_INPUT,
+            "no 'ids'%s: not a window of a suite; `kld suite build --jsonl` makes a suite "
+            "of documents",
+            json_object_get(line, "text") ? " but 'text'" : "");
     TRY(kld_json_arr(line, "ids", &ids, err));
     w->n = json_array_size(ids);
     if (w->n == 0) return kld_fail(err, KLD_E_INPUT, "'ids': no token in it");
