@@ -125,7 +125,7 @@ SECONDS ?= 60
 fuzz: | build/.deps.build build/.deps.fuzz ## fuzz TARGET for SECONDS with libFuzzer (clang)
 	@mkdir -p build/fuzz/$(TARGET)
 	$(Q)clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -I. -DKLD_COMMIT='"fuzz"' \
-	  -o build/fuzz/fuzz_$(TARGET) tests/fuzz/fuzz_$(TARGET).c $(filter-out logits/% kld/capture/% kld/compare/%,$(LIB_SRC)) $(LIBS)
+	  -o build/fuzz/fuzz_$(TARGET) tests/fuzz/fuzz_$(TARGET).c $(filter-out logits/% kld/capture/%,$(LIB_SRC)) $(LIBS)
 	build/fuzz/fuzz_$(TARGET) -max_total_time=$(SECONDS) -rss_limit_mb=4096 build/fuzz/$(TARGET) tests/fuzz/corpus/$(TARGET)
 
 .PHONY: lint

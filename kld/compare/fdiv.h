@@ -39,7 +39,7 @@ typedef struct kld_cells {
     /* Tokens of the rest that only the candidate lists. */
     size_t n_extra;
     const double *extra_lq; /* [n_extra] descending */
-    double cap;             /* no token of the rest has a larger p; > 0 when n_extra > 0 */
+    double cap;             /* no extra has a larger p; > 0 when n_extra > 0 */
 
     size_t m; /* tokens drawn independently from p restricted to the rest; a draw whose
                  draw_lp is NaN is missing */

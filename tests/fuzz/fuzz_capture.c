@@ -1,9 +1,10 @@
 /* Captures from outside.  The SHA-256 checks stop nearly every mutation, so beside opening the
  * input as a file, its header and footer are sealed again after the mutation, and it is taken as
  * one window's frame or content and put through the decoder directly: as a reference's window,
- * and as a candidate's against fixed records. */
+ * and as a candidate's against fixed records.  What decodes is compared. */
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
+#include "kld/compare/position.h"
 #include "kld/store/capture.h"
 #include "kld/store/frame.h"
 
@@ -36,6 +37,18 @@ static kld_status fixed_records(kld_records *r, kld_err *err) {
     return KLD_OK;
 }
 
+static void compare(const kld_records *ref, const kld_records *cand) {
+    const kld_position_options opt = {.vocab = 300, .top_p = 0.95, .overlap_k = 10};
+    kld_err err;
+    kld_position *out;
+    if (NEW_ARRAY(&out, ref->n + 1, &err) != KLD_OK) return;
+    kld_status st = kld_positions_compare(ref, cand, &opt, out, &err);
+    for (size_t i = 0; st == KLD_OK && i < ref->n; i++)
+        for (int k = 0; k < KLD_DIV_KINDS; k++)
+            if (!out[i].nonfinite && out[i].v[KLD_COL_BOUND + k] < 0) abort();
+    kld_free(out);
+}
+
 static void decode(const kld_buf *text, bool candidate) {
     kld_err err;
     kld_capture_info info = {.vocab = 300,
@@ -48,13 +61,19 @@ static void decode(const kld_buf *text, bool candidate) {
     kld_records r, ref;
     kld_digest d;
     if (!candidate) {
-        if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) kld_records_free(&r);
+        if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) {
+            compare(&r, &r);
+            kld_records_free(&r);
+        }
         return;
     }
     if (fixed_records(&ref, &err) != KLD_OK) return;
     if (text->len >= HEAD_REF_AT + sizeof d && records_digest(&ref, &d, &err) == KLD_OK)
         memcpy(text->data + HEAD_REF_AT, d.b, sizeof d);
-    if (frame_records(&info, text, &ref, &r, &err) == KLD_OK) kld_records_free(&r);
+    if (frame_records(&info, text, &ref, &r, &err) == KLD_OK) {
+        compare(&ref, &r);
+        kld_records_free(&r);
+    }
     kld_records_free(&ref);
 }
 
