@@ -64,7 +64,7 @@ double kld_rest_mass(size_t n, const double *lp, const double *lq, double rest_p
 /* All four divergences at one position.
  *  bound     the smallest sum of p g(q/p) over all p that fit: the cells, then the rest.  For
  *            any convex f the rest is smallest when its p is spread in proportion to q, but no
- *            token may get more than cap: an extra whose share would be larger gets cap and a
+ *            extra may get more than cap: one whose share would be larger gets cap and a
  *            cell of its own, and what is left is one cell with ratio r_0.  A mass rest_q below
  *            KLD_MASS_EPS counts as min(KLD_MASS_EPS, rest_p): what rounding can explain
  *            must not produce an infinite value.

@@ -188,3 +188,63 @@ kld_engine_options default_options(size_t vocab) {
                                 .tail_samples = 4,
                                 .seed = 7};
 }
+
+void scene_open(scene *s, tiny t) {
+    kld_err err = {0};
+    memset(s, 0, sizeof *s);
+    s->t = t;
+    tiny_write(&s->t, 99);
+    need(kld_model_open(&s->m, s->t.dir, &err), &err, "tiny model");
+    s->ids = malloc(TOKENS * sizeof *s->ids);
+    assert_non_null(s->ids);
+    uint64_t seed = 5;
+    for (size_t i = 0; i < TOKENS; i++) s->ids[i] = (uint32_t)(rnd(&seed) * (double)t.vocab);
+    static const size_t n[WINDOWS] = {1, 40, 0, 300, 1400, 65}, from[WINDOWS] = {0, 3, 0, 20, 700};
+    for (size_t i = 0, at = 0; i < WINDOWS; at += n[i++])
+        s->seqs[i] = (kld_seq){s->ids + at, n[i], from[i]};
+    snprintf(s->state, sizeof s->state, "%s/state", s->t.dir);
+}
+
+void scene_close(scene *s) {
+    kld_model_free(s->m);
+    assert_int_equal(kld_remove_tree(s->state, NULL), KLD_OK);
+    tiny_remove(&s->t);
+    free(s->ids);
+}
+
+const tiny tiny_llama = {.hidden = 24,
+                         .layers = 3,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .head_dim = 6,
+                         .intermediate = 40,
+                         .vocab = 300,
+                         .tied = true};
+const tiny tiny_qwen = {.hidden = 40,
+                        .layers = 2,
+                        .heads = 4,
+                        .kv_heads = 1,
+                        .head_dim = 12,
+                        .intermediate = 33,
+                        .vocab = 90,
+                        .qwen3 = true};
+
+kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_engine_options *o,
+                     collected *c, kld_engine_stats *stats, kld_err *err) {
+    kld_engine_stats mine;
+    kld_sink sink = sink_of(c);
+    return kld_engine_run(s->m, kld_backend_cpu(), seqs, n, o, &sink, stats ? stats : &mine, err);
+}
+
+void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
+                  kld_engine_stats *stats) {
+    kld_err err = {0};
+    *c = (collected){.fail_at = SIZE_MAX};
+    need(scene_run(s, s->seqs, WINDOWS, o, c, stats, &err), &err, "run");
+}
+
+void same_records(const collected *a, const collected *b, const char *what) {
+    if (a->records.len != b->records.len ||
+        memcmp(a->records.data, b->records.data, a->records.len) != 0)
+        fail_msg("%s: the records differ", what);
+}

@@ -57,4 +57,27 @@ double rnd_normal(uint64_t *state);
 
 kld_engine_options default_options(size_t vocab);
 
+extern const tiny tiny_llama, tiny_qwen;
+
+/* A small model and windows of awkward lengths: empty, one token, a chunk and a bit, and
+ * one longer than a batch. */
+enum { WINDOWS = 6, TOKENS = 1 + 40 + 0 + 300 + 1400 + 65 };
+typedef struct scene {
+    tiny t;
+    kld_model *m;
+    uint32_t *ids;
+    kld_seq seqs[WINDOWS];
+    char state[96]; /* directory for checkpoints */
+} scene;
+void scene_open(scene *s, tiny t);
+void scene_close(scene *s);
+
+/* Collects into *c as it stands; stats may be NULL. */
+kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_engine_options *o,
+                     collected *c, kld_engine_stats *stats, kld_err *err);
+/* All windows into a fresh *c; fails the test unless it succeeds. */
+void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
+                  kld_engine_stats *stats);
+void same_records(const collected *a, const collected *b, const char *what);
+
 #endif

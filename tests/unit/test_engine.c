@@ -1,11 +1,10 @@
 /* The engine against logits of the reference implementation, and its promise that results
- * do not depend on threads, memory, other windows, or where a run was resumed. */
+ * do not depend on threads, memory or other windows. */
 #include "tests/unit/enginekit.h"
 
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
-#include "logits/resid.h"
 
 #include <math.h>
 #include <omp.h>
@@ -75,78 +74,6 @@ static void golden_models(void **state) {
     kld_names_free(names, n);
 }
 
-/* A small model and windows of awkward lengths: empty, one token, a chunk and a bit, and
- * one longer than a batch. */
-typedef struct scene {
-    tiny t;
-    kld_model *m;
-    uint32_t *ids;
-    kld_seq seqs[6];
-    char state[96];
-} scene;
-
-enum { WINDOWS = 6, TOKENS = 1 + 40 + 0 + 300 + 1400 + 65 };
-
-static void scene_open(scene *s, tiny t) {
-    kld_err err = {0};
-    memset(s, 0, sizeof *s);
-    s->t = t;
-    tiny_write(&s->t, 99);
-    need(kld_model_open(&s->m, s->t.dir, &err), &err, "tiny model");
-    s->ids = malloc(TOKENS * sizeof *s->ids);
-    assert_non_null(s->ids);
-    uint64_t seed = 5;
-    for (size_t i = 0; i < TOKENS; i++) s->ids[i] = (uint32_t)(rnd(&seed) * (double)t.vocab);
-    static const size_t n[WINDOWS] = {1, 40, 0, 300, 1400, 65}, from[WINDOWS] = {0, 3, 0, 20, 700};
-    for (size_t i = 0, at = 0; i < WINDOWS; at += n[i++])
-        s->seqs[i] = (kld_seq){s->ids + at, n[i], from[i]};
-    snprintf(s->state, sizeof s->state, "%s/state", s->t.dir);
-}
-
-static void scene_close(scene *s) {
-    kld_model_free(s->m);
-    assert_int_equal(kld_remove_tree(s->state, NULL), KLD_OK);
-    tiny_remove(&s->t);
-    free(s->ids);
-}
-
-static const tiny llama = {.hidden = 24,
-                           .layers = 3,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .head_dim = 6,
-                           .intermediate = 40,
-                           .vocab = 300,
-                           .tied = true};
-static const tiny qwen = {.hidden = 40,
-                          .layers = 2,
-                          .heads = 4,
-                          .kv_heads = 1,
-                          .head_dim = 12,
-                          .intermediate = 33,
-                          .vocab = 90,
-                          .qwen3 = true};
-
-static kld_status run(const scene *s, const kld_seq *seqs, size_t n, const kld_engine_options *o,
-                      collected *c, kld_engine_stats *stats, kld_err *err) {
-    kld_engine_stats mine;
-    kld_sink sink = sink_of(c);
-    return kld_engine_run(s->m, kld_backend_cpu(), seqs, n, o, &sink, stats ? stats : &mine, err);
-}
-
-static void run_ok(const scene *s, const kld_engine_options *o, collected *c,
-                   kld_engine_stats *stats) {
-    kld_err err = {0};
-    *c = (collected){.fail_at = SIZE_MAX};
-    need(run(s, s->seqs, WINDOWS, o, c, stats, &err), &err, "run");
-}
-
-static void same(const collected *a, const collected *b, const char *what) {
-    if (a->records.len != b->records.len ||
-        memcmp(a->records.data, b->records.data, a->records.len) != 0)
-        fail_msg("%s: the records differ", what);
-}
-
 /* Bytes of window i without its index, which the caller's numbering decides. */
 static kld_buf part_of(const collected *c, size_t i) {
     size_t from, to = c->records.len;
@@ -162,12 +89,12 @@ static void threads_and_memory(void **state) {
     int threads = omp_get_max_threads();
     for (int k = 0; k < 4; k++) {
         scene s;
-        scene_open(&s, k < 2 ? llama : qwen);
+        scene_open(&s, k < 2 ? tiny_llama : tiny_qwen);
         kld_engine_options o = default_options(s.m->config.vocab);
         o.precision = k % 2 ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
         collected a, b;
         kld_engine_stats st;
-        run_ok(&s, &o, &a, &st);
+        scene_run_ok(&s, &o, &a, &st);
         assert_int_equal(a.n_windows, WINDOWS);
         uint64_t stored = kld_weight_bytes(&s.m->global[KLD_SLOT_EMBED]) +
                           kld_weight_bytes(&s.m->global[KLD_SLOT_FINAL_NORM]) +
@@ -179,14 +106,14 @@ static void threads_and_memory(void **state) {
         assert_int_equal(st.tokens, TOKENS);
         for (int n = 1; n <= 3; n++) {
             omp_set_num_threads(n);
-            run_ok(&s, &o, &b, NULL);
-            same(&a, &b, "other thread count");
+            scene_run_ok(&s, &o, &b, NULL);
+            same_records(&a, &b, "other thread count");
             collected_free(&b);
         }
         omp_set_num_threads(threads);
         o.memory = 1; /* spills */
-        run_ok(&s, &o, &b, NULL);
-        same(&a, &b, "spilled");
+        scene_run_ok(&s, &o, &b, NULL);
+        same_records(&a, &b, "spilled");
         collected_free(&b);
         collected_free(&a);
         scene_close(&s);
@@ -198,18 +125,18 @@ static void threads_and_memory(void **state) {
 static void other_windows(void **state) {
     (void)state;
     scene s;
-    scene_open(&s, llama);
+    scene_open(&s, tiny_llama);
     kld_engine_options o = default_options(s.m->config.vocab);
     collected a, b = {.fail_at = SIZE_MAX};
     kld_err err = {0};
-    run_ok(&s, &o, &a, NULL);
+    scene_run_ok(&s, &o, &a, NULL);
     for (int k = 0; k < 3; k++) {
         kld_seq q[WINDOWS];
         memcpy(q, s.seqs, sizeof q);
         if (k == 0) q[1] = (kld_seq){s.ids + 9, 700, 0};
         if (k == 1) q[0] = q[1] = q[4] = (kld_seq){s.ids, 0, 0};
         if (k == 2) q[2] = (kld_seq){s.ids + 50, 1500, 3};
-        need(run(&s, q, k == 1 ? 4 : WINDOWS, &o, &b, NULL, &err), &err, "run");
+        need(scene_run(&s, q, k == 1 ? 4 : WINDOWS, &o, &b, NULL, &err), &err, "run");
         kld_buf x = part_of(&a, 3), y = part_of(&b, 3);
         assert_int_equal(x.len, y.len);
         assert_memory_equal(x.data, y.data, x.len);
@@ -219,154 +146,11 @@ static void other_windows(void **state) {
     scene_close(&s);
 }
 
-static void resume_after_each_layer(void **state) {
-    (void)state;
-    scene s;
-    scene_open(&s, llama);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    collected a, b = {.fail_at = SIZE_MAX};
-    kld_engine_stats st;
-    kld_err err = {0};
-    run_ok(&s, &o, &a, NULL);
-    o.state_dir = s.state;
-    o.run_id.b[3] = 17;
-    for (size_t layer = 1; layer <= s.m->config.layers; layer++) {
-        o.resume = false;
-        o.memory = layer % 2;
-        o.stop_after_layer = layer;
-        o.checkpoint_every_layer = layer > 1;
-        assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
-        o.stop_after_layer = 0;
-        o.checkpoint_every_layer = false;
-        o.resume = true;
-        char **names;
-        size_t n;
-        assert_int_equal(kld_list_dir(s.state, &names, &n, NULL), KLD_OK);
-        assert_int_equal(n, 1); /* only the newest stays */
-        kld_names_free(names, n);
-        run_ok(&s, &o, &b, &st);
-        assert_int_equal(st.resumed_layer, layer);
-        assert_int_equal(st.layers_computed, s.m->config.layers - layer);
-        same(&a, &b, "resumed after a layer");
-        collected_free(&b);
-        assert_int_equal(kld_remove_tree(s.state, NULL), KLD_OK);
-    }
-    collected_free(&a);
-    scene_close(&s);
-}
-
-/* What an interruption inside a layer leaves: some windows are a layer ahead. */
-static void resume_inside_a_layer(void **state) {
-    (void)state;
-    scene s;
-    scene_open(&s, llama);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    collected a, b = {.fail_at = SIZE_MAX};
-    kld_engine_stats st;
-    kld_err err = {0};
-    run_ok(&s, &o, &a, NULL);
-    o.state_dir = s.state;
-    kld_stream half[2];
-    kld_resid_mark mark;
-    for (size_t i = 0; i < 2; i++) {
-        bool found;
-        o.stop_after_layer = i + 1;
-        assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
-        need(kld_stream_open(&half[i], TOKENS, 24, 1 << 24, NULL, TOKENS, &err), &err, "stream");
-        need(kld_resid_load(s.state, &o.run_id, &half[i], &mark, &found, &err), &err, "load");
-        assert_true(found && mark.layer == i + 1 && mark.windows == 0);
-        need(kld_remove_tree(s.state, &err), &err, s.state);
-    }
-    o.stop_after_layer = 0;
-    o.resume = true;
-    for (size_t w = 1, rows = 1; w <= WINDOWS; rows += w < WINDOWS ? s.seqs[w].n : 0, w++) {
-        memcpy(half[0].mem, half[1].mem, rows * 24 * sizeof(float));
-        mark = (kld_resid_mark){1, w};
-        need(kld_resid_save(s.state, &o.run_id, mark, &half[0], &err), &err, "save");
-        run_ok(&s, &o, &b, &st);
-        assert_int_equal(st.resumed_layer, 1);
-        same(&a, &b, "resumed inside a layer");
-        collected_free(&b);
-        need(kld_remove_tree(s.state, &err), &err, s.state);
-    }
-    kld_stream_close(&half[0]);
-    kld_stream_close(&half[1]);
-    collected_free(&a);
-    scene_close(&s);
-}
-
-/* The sink fails at a window; the head goes on from there without the layers. */
-static void resume_in_head(void **state) {
-    (void)state;
-    scene s;
-    scene_open(&s, qwen);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    collected a, b = {.fail_at = 4}, c;
-    kld_engine_stats st;
-    kld_err err = {0};
-    run_ok(&s, &o, &a, NULL);
-    o.state_dir = s.state;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_IO);
-    assert_string_equal(err.text, "no room for window 4");
-    assert_int_equal(b.n_windows, 4);
-    o.resume = true;
-    o.skip_windows = 4;
-    run_ok(&s, &o, &c, &st);
-    assert_int_equal(st.layers_computed, 0);
-    assert_int_equal(b.records.len + c.records.len, a.records.len);
-    assert_memory_equal(a.records.data, b.records.data, b.records.len);
-    assert_memory_equal(a.records.data + b.records.len, c.records.data, c.records.len);
-    collected_free(&a);
-    collected_free(&b);
-    collected_free(&c);
-    scene_close(&s);
-}
-
-static void damaged_and_foreign_checkpoints(void **state) {
-    (void)state;
-    scene s;
-    scene_open(&s, llama);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    collected a, b = {.fail_at = SIZE_MAX};
-    kld_engine_stats st;
-    kld_err err = {0};
-    run_ok(&s, &o, &a, NULL);
-    o.state_dir = s.state;
-    o.stop_after_layer = 2;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
-    o.stop_after_layer = 0;
-    o.resume = true;
-    o.run_id.b[0] = 1;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INPUT);
-    assert_non_null(strstr(err.text, "belongs to another run"));
-    o.run_id.b[0] = 0;
-    char path[160];
-    snprintf(path, sizeof path, "%s/layer-0002.resid", s.state);
-    kld_buf f = {0};
-    need(kld_file_slurp(path, 1 << 26, &f, &err), &err, path);
-    f.data[f.len / 2] ^= 1;
-    need(kld_file_write(path, f.data, f.len, &err), &err, path);
-    run_ok(&s, &o, &b, &st);
-    assert_int_equal(st.resumed_layer, 0);
-    same(&a, &b, "after a damaged checkpoint");
-    collected_free(&b);
-    need(kld_remove_tree(s.state, &err), &err, s.state);
-    need(kld_mkdir(s.state, &err), &err, s.state);
-    need(kld_file_write(path, f.data, f.len - 40, &err), &err, path); /* too short */
-    run_ok(&s, &o, &b, &st);
-    assert_int_equal(st.resumed_layer, 0);
-    same(&a, &b, "after a short checkpoint");
-    kld_buf_free(&f);
-    collected_free(&a);
-    collected_free(&b);
-    scene_close(&s);
-}
-
 /* Own lists gathered back give the own log-probabilities. */
 static void gather(void **state) {
     (void)state;
     scene s;
-    scene_open(&s, llama);
+    scene_open(&s, tiny_llama);
     kld_engine_options o = default_options(s.m->config.vocab);
     uint32_t count[39], ids[39 * 3], tails[39];
     for (size_t i = 0; i < 39; i++) {
@@ -378,7 +162,7 @@ static void gather(void **state) {
     kld_seq q = {s.ids, 40, 0};
     collected c = {.fail_at = SIZE_MAX, .gather = &g, .want_logits = true, .vocab = o.vocab};
     kld_err err = {0};
-    need(run(&s, &q, 1, &o, &c, NULL, &err), &err, "gather");
+    need(scene_run(&s, &q, 1, &o, &c, NULL, &err), &err, "gather");
     const double *tail_lp = (const double *)(const void *)(c.records.data + c.records.len) - 39;
     const double *lp = tail_lp - 39 * 3;
     const float *l = (const float *)(const void *)c.logits.data;
@@ -400,31 +184,31 @@ static void gather(void **state) {
 static void bad_options(void **state) {
     (void)state;
     scene s;
-    scene_open(&s, llama);
+    scene_open(&s, tiny_llama);
     collected c = {.fail_at = SIZE_MAX};
     kld_err err = {0};
     kld_engine_options good = default_options(s.m->config.vocab), o = good;
     o.vocab++;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
     o = good;
     o.top_k = 0;
     o.min_k = 0;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
     o = good;
     o.tail_mass = (double)NAN;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &c, NULL, &err), KLD_E_USAGE);
     uint32_t id = s.ids[0];
     s.ids[0] = (uint32_t)s.m->config.vocab;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_E_INPUT);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_E_INPUT);
     assert_non_null(strstr(err.text, "window 0, position 0"));
     s.ids[0] = id;
-    assert_int_equal(run(&s, s.seqs, 0, &good, &c, NULL, &err), KLD_OK);
+    assert_int_equal(scene_run(&s, s.seqs, 0, &good, &c, NULL, &err), KLD_OK);
     good.vocab = 200; /* fewer columns than the head has */
     good.spill_dir = "/nonexistent/dir";
     good.memory = 1;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_E_IO);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_E_IO);
     good.spill_dir = NULL;
-    assert_int_equal(run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_OK);
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &good, &c, NULL, &err), KLD_OK);
     assert_int_equal(c.n_windows, WINDOWS);
     collected_free(&c);
     scene_close(&s);
@@ -433,7 +217,7 @@ static void bad_options(void **state) {
 static void identity_and_plan(void **state) {
     (void)state;
     scene s;
-    scene_open(&s, llama);
+    scene_open(&s, tiny_llama);
     kld_engine_options o = default_options(s.m->config.vocab);
     kld_err err = {0};
     json_t *a, *b;
@@ -453,7 +237,7 @@ static void identity_and_plan(void **state) {
     assert_int_equal(p.embed_bytes, 300 * 24 * 4);
     collected c;
     kld_engine_stats st;
-    run_ok(&s, &o, &c, &st);
+    scene_run_ok(&s, &o, &c, &st);
     assert_int_equal(st.peak_bytes, p.total_bytes);
     collected_free(&c);
     scene_close(&s);
@@ -462,7 +246,7 @@ static void identity_and_plan(void **state) {
 static void allocation_failures(void **state) {
     (void)state;
     scene s;
-    scene_open(&s, llama);
+    scene_open(&s, tiny_llama);
     kld_engine_options o = default_options(s.m->config.vocab);
     o.state_dir = s.state;
     kld_seq q[2] = {{s.ids, 30, 0}, {s.ids + 5, 20, 2}};
@@ -486,16 +270,9 @@ static void allocation_failures(void **state) {
 int main(void) {
     kld_log_set_level(KLD_LOG_QUIET);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),
-        cmocka_unit_test(threads_and_memory),
-        cmocka_unit_test(other_windows),
-        cmocka_unit_test(resume_after_each_layer),
-        cmocka_unit_test(resume_inside_a_layer),
-        cmocka_unit_test(resume_in_head),
-        cmocka_unit_test(damaged_and_foreign_checkpoints),
-        cmocka_unit_test(gather),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(identity_and_plan),
+        cmocka_unit_test(golden_models),       cmocka_unit_test(threads_and_memory),
+        cmocka_unit_test(other_windows),       cmocka_unit_test(gather),
+        cmocka_unit_test(bad_options),         cmocka_unit_test(identity_and_plan),
         cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
