@@ -171,7 +171,8 @@ typedef struct kld_backend {
                          kld_view y, bool add, kld_err *err);
     /* Causal attention of the batch's queries over the key and value rows of their windows,
      * positions 0 .. own.  q [rows][heads*dim], k and v [max_keys][kv_heads*dim], y as q; all
-     * ACT; y does not overlap.  Query head h reads key head h / (heads / kv_heads). */
+     * ACT; y does not overlap.  Query head h reads key head h / (heads / kv_heads).  NaN in a
+     * row of v reaches no query before it. */
     kld_status (*attend)(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                          const kld_attend_args *args, kld_view y, kld_err *err);
     /* y = act(gate) * up; gate, up F32, y F32 or ACT (may be gate when F32). */

@@ -60,6 +60,16 @@ CLONES static void scale_row(float *y, size_t n, float by, bool bf16) {
     }
 }
 
+/* Rows before the first that holds NaN or Inf; n when none does. */
+static size_t finite_rows(const float *v, size_t ld, size_t n, size_t dim) {
+    for (size_t r = 0; r < n; r++) {
+        float sum = 0; /* v - v is 0, or NaN */
+        for (size_t i = 0; i < dim; i++) sum += v[r * ld + i] - v[r * ld + i];
+        if (sum != 0) return r;
+    }
+    return n;
+}
+
 struct job {
     kld_device *dev;
     kld_view q, k, v, y;
@@ -88,8 +98,15 @@ static void attend_block(const struct job *j, const kld_span *s, size_t head, si
             softmax_row(score + r * dev->key_ld, first - lo, i + 1 - lo, hi - lo, dev->bf16);
         inv[r] = (float)(1.0 / sum);
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)nq, dim, nk, 1.0f, score, ld, v,
-                (blasint)j->v.ld, 0.0f, y, (blasint)j->y.ld);
+    /* A weight of 0 does not hide a NaN: queries ahead of one must not multiply its row. */
+    size_t clean = finite_rows(view_row(j->v, s->kv_row + pos) + group, j->v.ld, nq, a->head_dim);
+    for (size_t r = 0; r < nq; r = clean, clean = nq) {
+        nk = (blasint)(pos + clean - lo);
+        if (clean > r)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)(clean - r), dim, nk,
+                        1.0f, score + r * dev->key_ld, ld, v, (blasint)j->v.ld, 0.0f,
+                        y + r * j->y.ld, (blasint)j->y.ld);
+    }
     bool round = dev->bf16 && j->y.elem == KLD_ELEM_ACT;
     for (size_t r = 0; r < nq; r++) scale_row(y + r * j->y.ld, a->head_dim, inv[r], round);
 }

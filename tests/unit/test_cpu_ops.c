@@ -362,6 +362,42 @@ static void attend(void **state) {
     attend_case(4, 2, 24, 70, 200, KLD_PRECISION_BF16, &seed);
 }
 
+/* A NaN shows in the query of its own position and in those after it, and in no other. */
+static void attend_nan(void **state) {
+    (void)state;
+    enum { LEN = 300, DIM = 12 };
+    uint64_t seed = 21;
+    kld_device *dev = open_dev(KLD_PRECISION_FP32, LEN);
+    kld_view q = random_view(LEN, 2 * DIM, 2 * DIM, &seed);
+    kld_view k = random_view(LEN, 2 * DIM, 2 * DIM, &seed);
+    kld_view v = random_view(LEN, 2 * DIM, 2 * DIM, &seed);
+    kld_view y = random_view(LEN, 2 * DIM, 2 * DIM, &seed),
+             z = random_view(LEN, 2 * DIM, 2 * DIM, &seed);
+    kld_span span[] = {{0, KLD_CHUNK, 0, 0}, {KLD_CHUNK, LEN - KLD_CHUNK, KLD_CHUNK, 0}};
+    kld_batch b = {span, 2, LEN};
+    const kld_attend_args a = {2, 2, DIM, 0.3f, 0};
+    q.elem = k.elem = v.elem = y.elem = z.elem = KLD_ELEM_ACT;
+    assert_int_equal(be->attend(dev, &b, q, k, v, &a, y, NULL), KLD_OK);
+    static const size_t bad[] = {0, 1, 63, 64, 70, 299};
+    for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
+        float was = *at(v, bad[n], 3);
+        *at(v, bad[n], 3) = n % 2 ? NAN : INFINITY; /* of head 0 */
+        assert_int_equal(be->attend(dev, &b, q, k, v, &a, z, NULL), KLD_OK);
+        for (size_t i = 0; i < LEN; i++)
+            for (size_t c = 0; c < 2 * DIM; c++) {
+                if (c == 3 && i >= bad[n]) assert_true(isnan(*at(z, i, c)) || isinf(*at(z, i, c)));
+                else close_to((double)*at(z, i, c), (double)*at(y, i, c), 1e-6, "nan", i, c);
+            }
+        *at(v, bad[n], 3) = was;
+    }
+    be->close(dev);
+    free(q.p);
+    free(k.p);
+    free(v.p);
+    free(y.p);
+    free(z.p);
+}
+
 static void gated_and_add(void **state) {
     (void)state;
     uint64_t seed = 9;
@@ -446,12 +482,12 @@ static void spill_file(void **state) {
 int main(void) {
     be = kld_backend_cpu();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exponential), cmocka_unit_test(rounding),
-        cmocka_unit_test(norms),       cmocka_unit_test(head_norm_and_rope),
-        cmocka_unit_test(linear),      cmocka_unit_test(linear_prefix),
-        cmocka_unit_test(attend),      cmocka_unit_test(gated_and_add),
-        cmocka_unit_test(embedding),   cmocka_unit_test(refusals),
-        cmocka_unit_test(spill_file),
+        cmocka_unit_test(exponential),   cmocka_unit_test(rounding),
+        cmocka_unit_test(norms),         cmocka_unit_test(head_norm_and_rope),
+        cmocka_unit_test(linear),        cmocka_unit_test(linear_prefix),
+        cmocka_unit_test(attend),        cmocka_unit_test(attend_nan),
+        cmocka_unit_test(gated_and_add), cmocka_unit_test(embedding),
+        cmocka_unit_test(refusals),      cmocka_unit_test(spill_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
