@@ -175,6 +175,10 @@ static void noise_floor(kld_report *r, json_t *top) {
     kld_emit_real(e, o, "kl_mean", kl);
     kld_emit_count(e, o, "candidate", (uint64_t)k);
     kld_emit_text(e, o, "kind", r->cand[k].self ? "same capture" : "repeat capture");
+    /* Without --hash full a model digest covers headers and sizes, not the weights. */
+    kld_emit_bool(e, o, "verified",
+                  r->cand[k].self || (!zero_digest(&r->ref.info->model_full) &&
+                                      !zero_digest(&r->cand[k].info->model_full)));
     if (!r->cand[k].self) r->floor = kl;
 }
 
