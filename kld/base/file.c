@@ -82,6 +82,15 @@ kld_status kld_file_slurp(const char *path, size_t max, kld_buf *out, kld_err *e
     return st;
 }
 
+/* A device, pipe or socket, or a name of the system for an open file (/dev/stdout): what a rename
+ * would replace rather than write to. */
+static bool is_stream(const char *path) {
+    struct stat sb;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode)) return true;
+    bool system = strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
+    return system && lstat(path, &sb) == 0 && S_ISLNK(sb.st_mode);
+}
+
 static kld_status writer_names(kld_writer *w, const char *path, kld_err *err) {
     memset(w, 0, sizeof *w);
     w->fd = -1;
@@ -91,6 +100,10 @@ static kld_status writer_names(kld_writer *w, const char *path, kld_err *err) {
     }
     if (kld_path_is_dir(path)) {
         (void)kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
+        return KLD_E_INPUT;
+    }
+    if (is_stream(path)) {
+        (void)kld_fail(err, KLD_E_INPUT, "%s: is not a regular file; a file name is needed", path);
         return KLD_E_INPUT;
     }
     kld_buf b = {0};
@@ -192,8 +205,21 @@ void kld_writer_abort(kld_writer *w) {
 
 void kld_writer_leave(kld_writer *w) { writer_close(w); }
 
+static kld_status stream_write(const char *path, const void *data, size_t n, kld_err *err) {
+    struct stat sb;
+    if (stat(path, &sb) == 0 && S_ISREG(sb.st_mode))
+        return kld_fail(err, KLD_E_INPUT, "%s: stands for an open file; give the file's own name",
+                        path);
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return sys_fail(err, path, "cannot open");
+    kld_status st = write_all(fd, path, data, n, err);
+    close(fd);
+    return st;
+}
+
 kld_status kld_file_write(const char *path, const void *data, size_t n, kld_err *err) {
     kld_writer w;
+    if (is_stream(path)) return stream_write(path, data, n, err);
     TRY(kld_writer_open(&w, path, err));
     kld_status st = kld_writer_add(&w, data, n, err);
     if (st == KLD_OK) st = kld_writer_commit(&w, err);
