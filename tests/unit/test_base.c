@@ -36,6 +36,12 @@ static void error_text(void **state) {
     assert_true(strlen(e.text) < sizeof e.text);
     assert_int_equal(kld_exit_code(KLD_E_GATE), 1);
     assert_int_equal(kld_exit_code(KLD_E_INTERRUPTED), 130);
+    char c1[] = "a\xC2\x9B"
+                "31m \xC2\xA9 \xE6\xA8\xA1\x7f";
+    assert_true(kld_has_controls(c1));
+    kld_blank_controls(c1);
+    assert_string_equal(c1, "a??31m \xC2\xA9 \xE6\xA8\xA1?");
+    assert_false(kld_has_controls("\xC2\xA9 \xE6\xA8\xA1"));
 }
 
 static void arithmetic(void **state) {

@@ -1,6 +1,8 @@
 /* A writer that lies: frames whose checksums are right and whose numbers are no probabilities. */
+#include "kld/base/mem.h"
 #include "kld/store/columns.h"
 #include "kld/store/frame.h"
+#include "kld/store/info.h"
 
 #include "tests/unit/capturekit.h"
 #include "tests/unit/t.h"
@@ -95,9 +97,39 @@ static void impossible_answers(void **state) {
     free(path);
 }
 
+/* What kld inspect prints must not drive the terminal. */
+static void strings_that_act(void **state) {
+    (void)state;
+    static const char *const name[] = {"a\x1b[31m", "a\nb", "a\x7f",
+                                       "\xC2\x9B"
+                                       "31m"};
+    static const char run[] = "{\"time\":\"\",\"host\":\"\"}";
+    for (size_t i = 0; i <= sizeof name / sizeof *name + 1; i++) {
+        kld_err e = {0};
+        kld_capture_info info = make_info(1, 1, 40, 12, 1), got;
+        kld_buf b = {0};
+        bool named = i < sizeof name / sizeof *name;
+        if (named) {
+            kld_free(info.name);
+            assert_int_equal(kld_strdup(&info.name, name[i], &e), KLD_OK);
+            assert_int_equal(kld_info_check(&info, &e), KLD_E_INPUT);
+        } else {
+            assert_int_equal(json_object_set_new(info.engine, "device",
+                                                 i % 2 ? json_integer(1) : json_string("\x1b")),
+                             0);
+        }
+        assert_int_equal(kld_info_identity(&info, &b, &e), KLD_OK);
+        assert_int_equal(kld_info_parse(&got, b.data, b.len, run, sizeof run - 1, &e), KLD_E_INPUT);
+        assert_non_null(strstr(e.text, named ? "'name' holds a control" : "'engine'"));
+        kld_buf_free(&b);
+        kld_capture_info_free(&info);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(impossible_probabilities),
+        cmocka_unit_test(strings_that_act),
         cmocka_unit_test_setup_teardown(impossible_answers, t_dir_make, t_dir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
