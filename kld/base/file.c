@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -121,29 +122,52 @@ static void writer_close(kld_writer *w) {
     w->fd = -1;
 }
 
+/* Two runs that write one partial would mix their bytes.  After the lock the name is looked up
+ * again: the run that held it may have finished and renamed the file.  A file system without
+ * locks is not refused. */
+static kld_status lock_partial(const kld_writer *w, kld_err *err) {
+    struct stat mine, named;
+    bool taken = flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && fstat(w->fd, &mine) == 0 && stat(w->partial, &named) == 0 &&
+        mine.st_dev == named.st_dev && mine.st_ino == named.st_ino)
+        return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "%s: another run is writing it; wait for it to end",
+                    w->partial);
+}
+
 kld_status kld_writer_open(kld_writer *w, const char *path, kld_err *err) {
     kld_status st = writer_names(w, path, err);
     if (st == KLD_OK) {
-        w->fd = open(w->partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = open(w->partial, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (w->fd < 0) st = sys_fail(err, w->partial, "cannot create");
+        else st = lock_partial(w, err);
+        if (st == KLD_OK && ftruncate(w->fd, 0) != 0)
+            st = sys_fail(err, w->partial, "cannot empty");
     }
     if (st != KLD_OK) writer_close(w);
     return st;
 }
 
+/* Cut the open partial to what is kept of it. */
+static kld_status cut_partial(const kld_writer *w, uint64_t keep, kld_err *err) {
+    struct stat sb;
+    if (fstat(w->fd, &sb) != 0) return sys_fail(err, w->partial, "cannot stat");
+    if ((uint64_t)sb.st_size < keep)
+        return kld_fail(err, KLD_E_INPUT, "%s: holds %lld bytes; %llu are needed to resume",
+                        w->partial, (long long)sb.st_size, (unsigned long long)keep);
+    if (ftruncate(w->fd, (off_t)keep) != 0 || lseek(w->fd, 0, SEEK_END) < 0)
+        return sys_fail(err, w->partial, "cannot cut to the part that is whole");
+    return KLD_OK;
+}
+
 kld_status kld_writer_resume(kld_writer *w, const char *path, uint64_t keep, kld_err *err) {
     kld_status st = writer_names(w, path, err);
-    struct stat sb;
     if (st == KLD_OK) {
         w->fd = open(w->partial, O_RDWR | O_CLOEXEC);
         if (w->fd < 0) st = sys_fail(err, w->partial, "cannot open");
-        else if (fstat(w->fd, &sb) != 0) st = sys_fail(err, w->partial, "cannot stat");
-        else if ((uint64_t)sb.st_size < keep)
-            st = kld_fail(err, KLD_E_INPUT, "%s: holds %lld bytes; %llu are needed to resume",
-                          w->partial, (long long)sb.st_size, (unsigned long long)keep);
-        else if (ftruncate(w->fd, (off_t)keep) != 0 || lseek(w->fd, 0, SEEK_END) < 0)
-            st = sys_fail(err, w->partial, "cannot cut to the part that is whole");
     }
+    if (st == KLD_OK) st = lock_partial(w, err);
+    if (st == KLD_OK) st = cut_partial(w, keep, err);
     if (st == KLD_OK) w->size = keep;
     else writer_close(w);
     return st;

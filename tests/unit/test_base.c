@@ -142,6 +142,29 @@ static void files(void **state) {
     free(part);
 }
 
+/* Two writers of one partial would mix their bytes. */
+static void one_writer(void **state) {
+    kld_err e = {0};
+    kld_writer a, b;
+    char *path = t_path(*state, "w"), *part = t_path(*state, "w.partial");
+    assert_int_equal(kld_writer_open(&a, path, &e), KLD_OK);
+    assert_int_equal(kld_writer_add(&a, "first", 5, &e), KLD_OK);
+    assert_int_equal(kld_writer_open(&b, path, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "another run"));
+    assert_int_equal(kld_writer_resume(&b, path, 2, &e), KLD_E_INPUT);
+    assert_int_equal(kld_writer_commit(&a, &e), KLD_OK);
+    kld_buf got = {0};
+    assert_int_equal(kld_file_slurp(path, 64, &got, &e), KLD_OK);
+    assert_string_equal((char *)got.data, "first");
+    kld_buf_free(&got);
+    assert_int_equal(kld_writer_open(&b, path, &e), KLD_OK); /* free again */
+    kld_writer_abort(&b);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_int_equal(remove(path), 0);
+    free(path);
+    free(part);
+}
+
 /* A rename would put a file in the place of a device or pipe. */
 static void not_regular(void **state) {
     kld_err e = {0};
@@ -283,6 +306,7 @@ int main(void) {
         cmocka_unit_test(cursor_and_buffer),
         cmocka_unit_test(memory),
         cmocka_unit_test_setup_teardown(files, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(one_writer, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(not_regular, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(disk_full, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(sha256, t_dir_make, t_dir_remove),
