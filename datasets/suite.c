@@ -243,8 +243,25 @@ static kld_status read_all(kld_suite *s, const char *path, const kld_buf *file, 
     return KLD_OK;
 }
 
+/* Texts that a capture could not hold, which it would notice when all layers are computed. */
+static kld_status check_lengths(const kld_suite *s, kld_err *err) {
+    static const char *const KEY[] = {"source", "cluster", "stratum", "partition"};
+    for (size_t i = 0; i < s->n_windows; i++) {
+        const kld_window *w = &s->windows[i];
+        const char *text[] = {w->source, w->cluster, w->stratum, w->partition};
+        for (size_t k = 0; k < sizeof KEY / sizeof *KEY; k++)
+            if (strlen(text[k]) > KLD_SUITE_MAX_TEXT)
+                return kld_fail(err, KLD_E_INPUT,
+                                "window %zu: '%s' is %zu bytes long, at most %d are accepted: "
+                                "'%.40s...'",
+                                i, KEY[k], strlen(text[k]), KLD_SUITE_MAX_TEXT, text[k]);
+    }
+    return KLD_OK;
+}
+
 /* What reading and writing both ask of a sealed suite. */
 static kld_status check_use(const kld_suite *s, kld_err *err) {
+    TRY(check_lengths(s, err));
     TRY(kld_suite_check_partitions(s, err));
     if (s->positions > 0) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT,

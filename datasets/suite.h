@@ -20,6 +20,8 @@
 
 KLD_EXTERN_C_BEGIN
 
+enum { KLD_SUITE_MAX_TEXT = 4096 }; /* bytes; what a capture holds of each text of a window */
+
 /* Position t of a window scores token ids[t+1] given ids[0..t]; scored positions are
  * t = score_from .. n-2, so a window of one token has none. */
 typedef struct kld_window {
@@ -52,7 +54,7 @@ typedef struct kld_suite {
 /* On error *s is empty.
  * KLD_E_INPUT        missing or malformed file, with line number; an id >= vocab when vocab is
  *                    known; a digest that does not match; the same cluster in two partitions;
- *                    no scored position at all.
+ *                    no scored position at all; a text above KLD_SUITE_MAX_TEXT.
  * KLD_E_UNSUPPORTED  a header of another version. */
 KLD_NODISCARD kld_status kld_suite_load(kld_suite *s, const char *path, kld_err *err);
 

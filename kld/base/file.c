@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,15 @@ kld_status kld_file_slurp(const char *path, size_t max, kld_buf *out, kld_err *e
     return st;
 }
 
+/* A device, pipe or socket, or a name of the system for an open file (/dev/stdout): what a rename
+ * would replace rather than write to. */
+static bool is_stream(const char *path) {
+    struct stat sb;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode)) return true;
+    bool system = strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
+    return system && lstat(path, &sb) == 0 && S_ISLNK(sb.st_mode);
+}
+
 static kld_status writer_names(kld_writer *w, const char *path, kld_err *err) {
     memset(w, 0, sizeof *w);
     w->fd = -1;
@@ -91,6 +101,10 @@ static kld_status writer_names(kld_writer *w, const char *path, kld_err *err) {
     }
     if (kld_path_is_dir(path)) {
         (void)kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
+        return KLD_E_INPUT;
+    }
+    if (is_stream(path)) {
+        (void)kld_fail(err, KLD_E_INPUT, "%s: is not a regular file; a file name is needed", path);
         return KLD_E_INPUT;
     }
     kld_buf b = {0};
@@ -108,29 +122,52 @@ static void writer_close(kld_writer *w) {
     w->fd = -1;
 }
 
+/* Two runs that write one partial would mix their bytes.  After the lock the name is looked up
+ * again: the run that held it may have finished and renamed the file.  A file system without
+ * locks is not refused. */
+static kld_status lock_partial(const kld_writer *w, kld_err *err) {
+    struct stat mine, named;
+    bool taken = flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && fstat(w->fd, &mine) == 0 && stat(w->partial, &named) == 0 &&
+        mine.st_dev == named.st_dev && mine.st_ino == named.st_ino)
+        return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "%s: another run is writing it; wait for it to end",
+                    w->partial);
+}
+
 kld_status kld_writer_open(kld_writer *w, const char *path, kld_err *err) {
     kld_status st = writer_names(w, path, err);
     if (st == KLD_OK) {
-        w->fd = open(w->partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = open(w->partial, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (w->fd < 0) st = sys_fail(err, w->partial, "cannot create");
+        else st = lock_partial(w, err);
+        if (st == KLD_OK && ftruncate(w->fd, 0) != 0)
+            st = sys_fail(err, w->partial, "cannot empty");
     }
     if (st != KLD_OK) writer_close(w);
     return st;
 }
 
+/* Cut the open partial to what is kept of it. */
+static kld_status cut_partial(const kld_writer *w, uint64_t keep, kld_err *err) {
+    struct stat sb;
+    if (fstat(w->fd, &sb) != 0) return sys_fail(err, w->partial, "cannot stat");
+    if ((uint64_t)sb.st_size < keep)
+        return kld_fail(err, KLD_E_INPUT, "%s: holds %lld bytes; %llu are needed to resume",
+                        w->partial, (long long)sb.st_size, (unsigned long long)keep);
+    if (ftruncate(w->fd, (off_t)keep) != 0 || lseek(w->fd, 0, SEEK_END) < 0)
+        return sys_fail(err, w->partial, "cannot cut to the part that is whole");
+    return KLD_OK;
+}
+
 kld_status kld_writer_resume(kld_writer *w, const char *path, uint64_t keep, kld_err *err) {
     kld_status st = writer_names(w, path, err);
-    struct stat sb;
     if (st == KLD_OK) {
         w->fd = open(w->partial, O_RDWR | O_CLOEXEC);
         if (w->fd < 0) st = sys_fail(err, w->partial, "cannot open");
-        else if (fstat(w->fd, &sb) != 0) st = sys_fail(err, w->partial, "cannot stat");
-        else if ((uint64_t)sb.st_size < keep)
-            st = kld_fail(err, KLD_E_INPUT, "%s: holds %lld bytes; %llu are needed to resume",
-                          w->partial, (long long)sb.st_size, (unsigned long long)keep);
-        else if (ftruncate(w->fd, (off_t)keep) != 0 || lseek(w->fd, 0, SEEK_END) < 0)
-            st = sys_fail(err, w->partial, "cannot cut to the part that is whole");
     }
+    if (st == KLD_OK) st = lock_partial(w, err);
+    if (st == KLD_OK) st = cut_partial(w, keep, err);
     if (st == KLD_OK) w->size = keep;
     else writer_close(w);
     return st;
@@ -192,8 +229,21 @@ void kld_writer_abort(kld_writer *w) {
 
 void kld_writer_leave(kld_writer *w) { writer_close(w); }
 
+static kld_status stream_write(const char *path, const void *data, size_t n, kld_err *err) {
+    struct stat sb;
+    if (stat(path, &sb) == 0 && S_ISREG(sb.st_mode))
+        return kld_fail(err, KLD_E_INPUT, "%s: stands for an open file; give the file's own name",
+                        path);
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return sys_fail(err, path, "cannot open");
+    kld_status st = write_all(fd, path, data, n, err);
+    close(fd);
+    return st;
+}
+
 kld_status kld_file_write(const char *path, const void *data, size_t n, kld_err *err) {
     kld_writer w;
+    if (is_stream(path)) return stream_write(path, data, n, err);
     TRY(kld_writer_open(&w, path, err));
     kld_status st = kld_writer_add(&w, data, n, err);
     if (st == KLD_OK) st = kld_writer_commit(&w, err);

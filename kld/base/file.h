@@ -40,10 +40,11 @@ typedef struct kld_writer {
     uint64_t size; /* bytes written so far, counting those kept by resume */
 } kld_writer;
 
-/* Create or truncate path.partial.  `path` must not be a directory. */
+/* Create or truncate path.partial.  KLD_E_INPUT when `path` is a directory, a device or a pipe, or
+ * when another writer has the partial open. */
 KLD_NODISCARD kld_status kld_writer_open(kld_writer *w, const char *path, kld_err *err);
 /* Open an existing path.partial and cut it to `keep` bytes.  KLD_E_INPUT if it is absent
- * or shorter. */
+ * or shorter, or another writer has it open. */
 KLD_NODISCARD kld_status kld_writer_resume(kld_writer *w, const char *path, uint64_t keep,
                                            kld_err *err);
 /* KLD_E_IO with the system's text ("No space left on device"); what was written stays. */
@@ -54,7 +55,8 @@ KLD_NODISCARD kld_status kld_writer_commit(kld_writer *w, kld_err *err);
 void kld_writer_abort(kld_writer *w); /* close and remove the partial */
 void kld_writer_leave(kld_writer *w); /* close and keep the partial, for a later resume */
 
-/* Whole small file at once, atomically (temporary name, sync, rename). */
+/* Whole small file at once, atomically (temporary name, sync, rename); into a device or a pipe
+ * (/dev/null, /dev/stdout) as it stands. */
 KLD_NODISCARD kld_status kld_file_write(const char *path, const void *data, size_t n, kld_err *err);
 
 /* Path helpers.  Results are owned by the caller (kld_free). */

@@ -29,10 +29,11 @@ static void clear_line(void) {
 }
 
 static void say(const char *prefix, const char *fmt, va_list ap) {
+    char text[2048];
     clear_line();
-    fputs(prefix, stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    kld_blank_controls(text);
+    fprintf(stderr, "%s%s\n", prefix, text);
 }
 
 void kld_note(const char *fmt, ...) {

@@ -4,11 +4,24 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Multi-byte UTF-8 is left alone; only C0 controls and DEL could move the cursor. */
-static void blank_controls(char *s) {
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20 || c == 0x7f) *s = '?';
+/* C0 controls and DEL, and C1 controls, which are C2 80 .. C2 9F in UTF-8: the number of bytes. */
+static size_t control_at(const char *s) {
+    unsigned char c = (unsigned char)s[0], next = c ? (unsigned char)s[1] : 0;
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0) return 2;
+    return (c && c < 0x20) || c == 0x7f;
+}
+
+bool kld_has_controls(const char *s) {
+    for (; *s; s++)
+        if (control_at(s)) return true;
+    return false;
+}
+
+void kld_blank_controls(char *s) {
+    while (*s) {
+        size_t n = control_at(s);
+        if (n == 0) s++;
+        for (; n > 0; n--) *s++ = '?';
     }
 }
 
@@ -18,7 +31,7 @@ kld_status kld_fail(kld_err *err, kld_status status, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
-    blank_controls(err->text);
+    kld_blank_controls(err->text);
     err->status = status;
     return status;
 }
@@ -30,7 +43,7 @@ kld_status kld_where(kld_err *err, kld_status status, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(place, sizeof place, fmt, ap);
     va_end(ap);
-    blank_controls(place);
+    kld_blank_controls(place);
     char old[sizeof err->text];
     memcpy(old, err->text, sizeof old);
     old[sizeof old - 1] = '\0';

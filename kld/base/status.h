@@ -2,6 +2,7 @@
  * Floor 0.  No state: the error object is the caller's. */
 #ifndef KLD_BASE_STATUS_H
 #define KLD_BASE_STATUS_H
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -46,6 +47,11 @@ KLD_PRINTF(3, 4) kld_status kld_fail(kld_err *err, kld_status status, const char
 /* Put "place: " in front of the message and return `status` unchanged.  A no-op
  * when status is KLD_OK or err is NULL. */
 KLD_PRINTF(3, 4) kld_status kld_where(kld_err *err, kld_status status, const char *fmt, ...);
+
+/* Characters that could move the cursor or recolour a terminal: C0, DEL, C1 in UTF-8.  Text of
+ * others is blanked ('?' a byte) before a person sees it. */
+bool kld_has_controls(const char *s);
+void kld_blank_controls(char *s);
 
 /* Exit code of the program for a status (design section 5). */
 int kld_exit_code(kld_status status);

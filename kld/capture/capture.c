@@ -304,8 +304,10 @@ static kld_status open_writer(job *j, kld_err *err) {
     }
     if (j->opt->resume) kld_note("nothing to resume: %s.partial does not exist", path);
     j->engine.resume = false;
-    TRY(kld_remove_tree(j->state_dir, err));
-    return kld_capture_create(&j->writer, path, &j->info, err);
+    /* The writer first: it is refused while another run has the partial, and the state is that
+     * run's then. */
+    TRY(kld_capture_create(&j->writer, path, &j->info, err));
+    return kld_remove_tree(j->state_dir, err);
 }
 
 static bool resumable(kld_status st) {
@@ -342,8 +344,8 @@ kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *
     memset(out, 0, sizeof *out);
     kld_status st;
     TRY_TO(done, prepare(&j, err));
-    TRY_TO(done, open_writer(&j, err));
-    st = run_engine(&j, out, err);
+    st = open_writer(&j, err);
+    if (st == KLD_OK) st = run_engine(&j, out, err);
     kld_progress_end();
     if (st == KLD_OK) st = finish(&j, out, err);
     if (st != KLD_OK && j.writer && resumable(st)) {

@@ -38,7 +38,7 @@ typedef struct kld_capture_summary {
 
 /* Run and write.  Refused before any weight is read: tokenizer, suite, vocabulary or
  * reference that do not match; an existing output or partial without force or resume; an output
- * that is an input.
+ * that is an input; another run that writes the same output.
  * What happens to the partial:
  *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
  *   removed  any other error: it could never become whole

@@ -135,9 +135,10 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
             st = kld_output_not_input(a.json_file, a.cand[i], err);
         if (st != KLD_OK) goto done;
     }
+    /* A typo is told before the work, not after. */
+    TRY_TO(done, kld_compare_gates(NULL, a.gate, a.n_gates, &failures, err));
     TRY_TO(done, kld_compare_run(a.ref, a.cand, a.n_cands, &a.opt, &result, err));
-    /* Gates are parsed before the report is printed: a typo must not cost the reader the
-     * exit code, and a failed gate must not cost them the report. */
+    /* A failed gate must not cost the reader the report. */
     kld_status gates = kld_compare_gates(result, a.gate, a.n_gates, &failures, err);
     if (gates != KLD_OK && gates != KLD_E_GATE) {
         st = gates;

@@ -24,10 +24,7 @@ void kld_emit_bool(kld_emit *e, json_t *into, const char *key, bool v) {
 void kld_emit_text(kld_emit *e, json_t *into, const char *key, const char *v) {
     json_t *s = v ? json_string(v) : json_null();
     size_t n = v ? strlen(v) : 0;
-    bool clean = s != NULL;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)v[i] < 0x20 || v[i] == 0x7f) clean = false;
-    if (clean) {
+    if (s && !(v && kld_has_controls(v))) {
         kld_emit_value(e, into, key, s);
         return;
     }

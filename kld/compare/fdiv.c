@@ -133,7 +133,7 @@ static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS
 static bool draw_values(const kld_cells *c, const struct rest *r, size_t j,
                         double v[KLD_DIV_KINDS]) {
     double t = c->draw_lq[j] - c->draw_lp[j];
-    if (isnan(t)) return false;
+    if (isnan(t) || c->draw_lp[j] == -INFINITY) return false;
     uint32_t extra = c->draw_extra ? c->draw_extra[j] : KLD_NOT_EXTRA;
     bool capped = extra < r->capped;
     double at = capped ? c->extra_lq[extra] - r->ln_guess : log(r->r0);

@@ -42,7 +42,7 @@ typedef struct kld_cells {
     double cap;             /* no extra has a larger p; > 0 when n_extra > 0 */
 
     size_t m; /* tokens drawn independently from p restricted to the rest; a draw whose
-                 draw_lp is NaN is missing */
+                 draw_lp is NaN or -inf (nothing draws a token of probability 0) is missing */
     const double *draw_lp, *draw_lq;
     const uint32_t *draw_extra; /* [m] which extra a draw is, or KLD_NOT_EXTRA; NULL = none is */
 } kld_cells;

@@ -30,13 +30,26 @@ int kld_report_metric(int column) {
     return -1;
 }
 
+/* Largest value that a mean of an estimate or bound can have. */
+static double column_limit(int column) {
+    int kind = column >= KLD_COL_BOUND ? column - KLD_COL_BOUND : column - KLD_COL_ESTIMATE;
+    return kld_divergence_limit((kld_div_kind)kind);
+}
+
 kld_interval kld_report_interval(const kld_report *r, size_t k, int column) {
     int m = kld_report_metric(column);
     if (m < 0 || r->tally->cand[k].all.inf[column])
         return (kld_interval){.lo = NAN, .hi = NAN, .method = "none", .reason = "infinite values"};
     size_t col = k * KLD_METRICS + (size_t)m, n = r->opt->resamples;
-    return kld_mean_interval(&r->sums, col, KLD_METRIC[m].scale,
-                             r->replicates ? r->replicates + col * n : NULL, n, r->scratch);
+    kld_interval ci =
+        kld_mean_interval(&r->sums, col, KLD_METRIC[m].scale,
+                          r->replicates ? r->replicates + col * n : NULL, n, r->scratch);
+    /* Student-t on a logarithm knows no upper end, JS and TV have one. */
+    if (KLD_METRIC[m].scale == KLD_SCALE_LOG && ci.hi > column_limit(column)) {
+        ci.hi = column_limit(column);
+        ci.lo = fmin(ci.lo, ci.hi);
+    }
+    return ci;
 }
 
 /* ---- cluster sums and their resamples ----------------------------------------------- */
@@ -162,6 +175,10 @@ static void noise_floor(kld_report *r, json_t *top) {
     kld_emit_real(e, o, "kl_mean", kl);
     kld_emit_count(e, o, "candidate", (uint64_t)k);
     kld_emit_text(e, o, "kind", r->cand[k].self ? "same capture" : "repeat capture");
+    /* Without --hash full a model digest covers headers and sizes, not the weights. */
+    kld_emit_bool(e, o, "verified",
+                  r->cand[k].self || (!zero_digest(&r->ref.info->model_full) &&
+                                      !zero_digest(&r->cand[k].info->model_full)));
     if (!r->cand[k].self) r->floor = kl;
 }
 

@@ -32,14 +32,53 @@ struct strata {
     size_t *start, *members;
 };
 
+static bool has_data(const kld_cluster_sums *s, size_t c) {
+    for (size_t k = 0; k < s->cols; k++)
+        if (s->den[c * s->cols + k] > 0) return true;
+    return false;
+}
+
+/* into[h]: the stratum that h is drawn with.  A single cluster drawn from a stratum of one is
+ * always itself, and few clusters spread too little (by (n-1)/n in the variance): without
+ * pooling, a suite with a stratum a document would have intervals of no width at all. */
+static void pool_small(const size_t *count, size_t n, size_t *into) {
+    size_t pool = SIZE_MAX, pooled = 0;
+    for (size_t h = 0; h < n; h++) {
+        into[h] = h;
+        if (count[h] >= KLD_STRATUM_CLUSTERS || count[h] == 0) continue;
+        if (pool == SIZE_MAX) pool = h;
+        into[h] = pool;
+        pooled += count[h];
+    }
+    while (pooled > 0 && pooled < KLD_STRATUM_CLUSTERS) {
+        size_t least = SIZE_MAX;
+        for (size_t h = 0; h < n; h++)
+            if (count[h] >= KLD_STRATUM_CLUSTERS && into[h] == h &&
+                (least == SIZE_MAX || count[h] < count[least]))
+                least = h;
+        if (least == SIZE_MAX) return;
+        into[least] = pool;
+        pooled += count[least];
+    }
+}
+
 static kld_status group(const kld_cluster_sums *s, struct strata *g, kld_err *err) {
+    size_t *count = NULL, *into = NULL;
     *g = (struct strata){.n = s->strata};
-    TRY(NEW_ARRAY(&g->start, s->strata + 2, err));
-    TRY(NEW_ARRAY(&g->members, s->clusters, err));
-    for (size_t c = 0; c < s->clusters; c++) g->start[s->stratum[c] + 2]++;
+    kld_status st;
+    TRY_TO(done, NEW_ARRAY(&count, s->strata, err));
+    TRY_TO(done, NEW_ARRAY(&into, s->strata, err));
+    TRY_TO(done, NEW_ARRAY(&g->start, s->strata + 2, err));
+    TRY_TO(done, NEW_ARRAY(&g->members, s->clusters, err));
+    for (size_t c = 0; c < s->clusters; c++) count[s->stratum[c]] += has_data(s, c);
+    pool_small(count, s->strata, into);
+    for (size_t c = 0; c < s->clusters; c++) g->start[into[s->stratum[c]] + 2]++;
     for (size_t h = 2; h < s->strata + 2; h++) g->start[h] += g->start[h - 1];
-    for (size_t c = 0; c < s->clusters; c++) g->members[g->start[s->stratum[c] + 1]++] = c;
-    return KLD_OK;
+    for (size_t c = 0; c < s->clusters; c++) g->members[g->start[into[s->stratum[c]] + 1]++] = c;
+done:
+    kld_free(into);
+    kld_free(count);
+    return st;
 }
 
 /* One resample into sums[2*cols]: numerators, then denominators, added in order of draws. */

@@ -11,8 +11,9 @@
 KLD_EXTERN_C_BEGIN
 
 enum {
-    KLD_FEW_CLUSTERS = 8,  /* fewer: Student-t instead of the bootstrap */
-    KLD_WARN_CLUSTERS = 30 /* fewer: an interval is reported with a warning */
+    KLD_FEW_CLUSTERS = 8,     /* fewer: Student-t instead of the bootstrap */
+    KLD_WARN_CLUSTERS = 30,   /* fewer: an interval is reported with a warning */
+    KLD_STRATUM_CLUSTERS = 4, /* fewer in a stratum: drawn together with other such strata */
 };
 
 /* Ascending; +inf sorts last; NaN is not allowed. */
@@ -32,7 +33,9 @@ typedef struct kld_cluster_sums {
 } kld_cluster_sums;
 
 /* Replicates out[k*resamples + b]: the mean of ratio k when the clusters of each stratum are
- * drawn anew with replacement, as many as it has.  All ratios share the draws of a resample,
+ * drawn anew with replacement, as many as it has.  Strata of fewer than KLD_STRATUM_CLUSTERS
+ * clusters with data are drawn as one, with the smallest others when together they are still
+ * too few.  All ratios share the draws of a resample,
  * so they are paired.  Draw j of resample b is a function of seed, b and j (Philox).  NaN
  * where the drawn denominators sum to 0.  KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_bootstrap(const kld_cluster_sums *s, size_t resamples, uint64_t seed,

@@ -247,7 +247,7 @@ static void verdicts(struct out *o, const json_t *r) {
 static void strata(struct out *o, const json_t *r) {
     const json_t *cands = json_object_get(r, "candidates");
     const json_t *first = json_object_get(json_array_get(cands, 0), "by_stratum");
-    size_t n = json_array_size(cands), rows = json_array_size(first);
+    size_t all = json_array_size(cands), n = all, rows = json_array_size(first);
     if (rows < 2) return;
     if (n > STRATUM_CANDS) n = STRATUM_CANDS;
     title(o, "Mean KL by stratum");
@@ -266,6 +266,7 @@ static void strata(struct out *o, const json_t *r) {
         }
         puts_(o, "\n");
     }
+    if (all > n) put(o, "     [%zu] to [%zu] are in --json\n", n + 1, all);
 }
 
 /* Words of `text` in lines of WIDTH columns, later lines indented. */

@@ -60,7 +60,7 @@ static void about_rows(struct list *l, long k, const json_t *c) {
              infinite);
 }
 
-static void about_precision(struct list *l, long k, const json_t *c) {
+static void about_precision(struct list *l, long k, const json_t *c, bool is_floor) {
     long long missing = count(c, "kl", "unestimated"), n = count(c, "positions", NULL);
     if (missing > 0)
         warn(l, "bound_only", k,
@@ -86,7 +86,7 @@ static void about_precision(struct list *l, long k, const json_t *c) {
              "%lld of %lld positions have a nucleus wider than the stored list and are left out of "
              "the nucleus metrics. Raise --top-k",
              undecided, n);
-    if (json_is_false(json_object_get(c, "resolved")))
+    if (json_is_false(json_object_get(c, "resolved")) && !is_floor)
         warn(l, "not_resolved", k,
              "its mean KL is within twice the noise floor: not resolved from the reference "
              "measured again");
@@ -114,6 +114,13 @@ static void about_suite(struct list *l, const json_t *result) {
              "verdicts between %zu candidates are each at 95 %%, not jointly. Confirm the one that "
              "matters on held-out text",
              candidates);
+    double floor = real(result, "floor", "kl_mean");
+    if (floor > 0 && json_is_false(at(result, "floor", "verified")))
+        warn(l, "floor_unverified", -1,
+             "the noise floor is from [%lld], which has the reference's headers and sizes; its "
+             "weights were not compared. If it is another checkpoint of the same shape, this is no "
+             "floor. Capture both with --hash full to know",
+             count(result, "floor", "candidate") + 1);
     if (json_is_null(json_object_get(result, "floor")))
         warn(l, "no_floor", -1,
              "no noise floor: add a second capture of the reference model (captured with --ref) as "
@@ -125,7 +132,9 @@ void kld_compare_warnings(kld_emit *e, json_t *result) {
     const json_t *cands = json_object_get(result, "candidates");
     for (size_t k = 0; k < json_array_size(cands); k++)
         about_rows(&l, (long)k, json_array_get(cands, k));
+    const json_t *floor = at(result, "floor", "candidate");
     for (size_t k = 0; k < json_array_size(cands); k++)
-        about_precision(&l, (long)k, json_array_get(cands, k));
+        about_precision(&l, (long)k, json_array_get(cands, k),
+                        floor && (size_t)json_integer_value(floor) == k);
     about_suite(&l, result);
 }

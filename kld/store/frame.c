@@ -156,6 +156,8 @@ static kld_status check_row(const kld_capture_info *info, const kld_records *r, 
     for (size_t j = 0; ok && j < r->count[i]; j++)
         ok = ids[j] < info->vocab && (j == 0 || lp[j] <= lp[j - 1]);
     for (size_t j = 0; ok && row_has_draws(r, i) && j < r->m; j++) ok = draw[j] < info->vocab;
+    const char *fault = ok ? frame_row_fault(r, i, ref) : NULL;
+    if (fault) return kld_fail(err, KLD_E_NUMERIC, "row %zu: %s", i, fault);
     if (ok) return KLD_OK;
     return kld_fail(err, KLD_E_INTERNAL,
                     "row %zu: an id is outside the vocabulary, the list is not sorted, a draw is "

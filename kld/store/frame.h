@@ -21,6 +21,11 @@ KLD_NODISCARD kld_status frame_inflate(const void *frame, size_t n, size_t max, 
 KLD_NODISCARD kld_status frame_records(const kld_capture_info *info, const kld_buf *text,
                                        const kld_records *ref, kld_records *out, kld_err *err);
 
+/* Why row i cannot hold probabilities, or NULL: a log-probability above 0, a mass above 1 (each
+ * beyond what rounding explains), a tail mass or label_lp that is not a number.  ref as
+ * kld_capture_add.  A row that is not finite has none. */
+const char *frame_row_fault(const kld_records *r, size_t i, const kld_records *ref);
+
 /* Largest legal content of a window of `rows` rows: what the header's numbers imply, and
  * never more than 2 GiB. */
 size_t frame_content_max(const kld_capture_info *info, uint64_t rows);

@@ -132,14 +132,50 @@ static kld_status rebuild_list(columns *c, const kld_capture_info *info, kld_rec
     return KLD_OK;
 }
 
+/* Sum of n probabilities; above 2 when one of them is impossible. */
+static double mass_of(const double *lp, size_t n) {
+    static const double ROUNDING = 1e-3;
+    double sum = 0;
+    for (size_t j = 0; j < n; j++) {
+        if (!(lp[j] <= ROUNDING)) return INFINITY;
+        sum += exp(lp[j]);
+    }
+    return sum;
+}
+
+const char *frame_row_fault(const kld_records *r, size_t i, const kld_records *ref) {
+    static const double ONE = 1.01; /* 4,096 entries of the coarse grid are off by 6e-5 at most */
+    if (r->count[i] == 0) return NULL;
+    double tail = (double)r->tail_mass[i], label = (double)r->label_lp[i];
+    if (!(tail >= 0 && tail + mass_of(r->lp + i * r->k_ld, r->count[i]) <= ONE))
+        return "its probabilities and tail mass are more than 1 or no numbers";
+    if (!(label <= 1e-3)) return "the probability of the next token is above 1 or no number";
+    if (row_has_draws(r, i) && mass_of(r->tail_lp + i * r->m, r->m) > (double)r->m * ONE)
+        return "a draw has a probability above 1";
+    if (!ref) return NULL;
+    if (mass_of(r->ref_lp + i * r->ref_ld, ref->count[i]) > ONE)
+        return "its probabilities at the reference's ids are more than 1";
+    if (row_has_draws(ref, i) &&
+        mass_of(r->ref_tail_lp + i * r->ref_m, ref->m) > (double)ref->m * ONE)
+        return "its probability at a draw of the reference is above 1";
+    return NULL;
+}
+
+static kld_status check_row(const kld_records *r, size_t i, const kld_records *ref, kld_err *err) {
+    const char *fault = frame_row_fault(r, i, ref);
+    return fault ? kld_fail(err, KLD_E_INPUT, "row %zu: %s", i, fault) : KLD_OK;
+}
+
 static kld_status take_row(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
                            const kld_records *ref, entry *scratch, kld_err *err) {
     TRY(take_scalars(c, info, out, i, err));
     if (!ref) TRY(take_list(c, info, out, i, err));
     TRY(take_draws(c, info, out, i, err));
-    if (!ref) return KLD_OK;
-    TRY(take_at_reference(c, out, i, ref, err));
-    return rebuild_list(c, info, out, i, ref, scratch, err);
+    if (ref) {
+        TRY(take_at_reference(c, out, i, ref, err));
+        TRY(rebuild_list(c, info, out, i, ref, scratch, err));
+    }
+    return check_row(out, i, ref, err);
 }
 
 kld_status frame_records(const kld_capture_info *info, const kld_buf *text, const kld_records *ref,

@@ -163,6 +163,32 @@ static bool is_utf8(const char *text) {
     return true;
 }
 
+/* Strings are printed: nothing in them may move the cursor of whoever inspects the file. */
+static kld_status check_printable(const char *key, const char *text, kld_err *err) {
+    if (!text || !kld_has_controls(text)) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "'%s' holds a control character: '%.80s'", key, text);
+}
+
+static kld_status check_strings(const kld_capture_info *info, kld_err *err) {
+    const struct {
+        const char *key, *text;
+    } strings[] = {{"name", info->name},     {"label", info->label},
+                   {"family", info->family}, {"reference_name", info->reference_name},
+                   {"time", info->time},     {"host", info->host}};
+    for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
+        TRY(check_printable(strings[k].key, strings[k].text, err));
+    const char *key;
+    json_t *v;
+    json_object_foreach(info->engine, key, v) {
+        if (!json_is_string(v))
+            return kld_fail(err, KLD_E_INPUT, "'engine': '%.80s' is %s, not a string", key,
+                            kld_json_kind(v));
+        TRY(check_printable("engine", key, err));
+        TRY(check_printable("engine", json_string_value(v), err));
+    }
+    return KLD_OK;
+}
+
 kld_status kld_info_check(const kld_capture_info *info, kld_err *err) {
     const struct {
         const char *key, *text;
@@ -174,7 +200,7 @@ kld_status kld_info_check(const kld_capture_info *info, kld_err *err) {
         if (strings[k].text && !is_utf8(strings[k].text))
             return kld_fail(err, KLD_E_INPUT, "'%s' is not valid UTF-8: '%.80s'", strings[k].key,
                             strings[k].text);
-    return KLD_OK;
+    return check_strings(info, err);
 }
 
 kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n, const void *run,
@@ -196,6 +222,7 @@ kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n
     TRY_TO(done, kld_json_str(where, "host", &host, err));
     TRY_TO(done, kld_strdup(&info->time, time, err));
     TRY_TO(done, kld_strdup(&info->host, host, err));
+    TRY_TO(done, check_strings(info, err));
 done:
     json_decref(root);
     json_decref(where);

@@ -13,8 +13,10 @@
 #include "tests/unit/t.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void error_text(void **state) {
@@ -34,6 +36,12 @@ static void error_text(void **state) {
     assert_true(strlen(e.text) < sizeof e.text);
     assert_int_equal(kld_exit_code(KLD_E_GATE), 1);
     assert_int_equal(kld_exit_code(KLD_E_INTERRUPTED), 130);
+    char c1[] = "a\xC2\x9B"
+                "31m \xC2\xA9 \xE6\xA8\xA1\x7f";
+    assert_true(kld_has_controls(c1));
+    kld_blank_controls(c1);
+    assert_string_equal(c1, "a??31m \xC2\xA9 \xE6\xA8\xA1?");
+    assert_false(kld_has_controls("\xC2\xA9 \xE6\xA8\xA1"));
 }
 
 static void arithmetic(void **state) {
@@ -132,6 +140,50 @@ static void files(void **state) {
     kld_buf_free(&b);
     free(path);
     free(part);
+}
+
+/* Two writers of one partial would mix their bytes. */
+static void one_writer(void **state) {
+    kld_err e = {0};
+    kld_writer a, b;
+    char *path = t_path(*state, "w"), *part = t_path(*state, "w.partial");
+    assert_int_equal(kld_writer_open(&a, path, &e), KLD_OK);
+    assert_int_equal(kld_writer_add(&a, "first", 5, &e), KLD_OK);
+    assert_int_equal(kld_writer_open(&b, path, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "another run"));
+    assert_int_equal(kld_writer_resume(&b, path, 2, &e), KLD_E_INPUT);
+    assert_int_equal(kld_writer_commit(&a, &e), KLD_OK);
+    kld_buf got = {0};
+    assert_int_equal(kld_file_slurp(path, 64, &got, &e), KLD_OK);
+    assert_string_equal((char *)got.data, "first");
+    kld_buf_free(&got);
+    assert_int_equal(kld_writer_open(&b, path, &e), KLD_OK); /* free again */
+    kld_writer_abort(&b);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_int_equal(remove(path), 0);
+    free(path);
+    free(part);
+}
+
+/* A rename would put a file in the place of a device or pipe. */
+static void not_regular(void **state) {
+    kld_err e = {0};
+    kld_writer w;
+    char *path = t_path(*state, "pipe"), got[8] = {0};
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_int_equal(kld_file_write(path, "hello", 5, &e), KLD_OK);
+    assert_int_equal(read(fd, got, sizeof got), 5);
+    assert_string_equal(got, "hello");
+    assert_int_equal(kld_writer_open(&w, path, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "not a regular file"));
+    close(fd);
+    struct stat sb;
+    assert_true(stat(path, &sb) == 0 && S_ISFIFO(sb.st_mode));
+    assert_int_equal(remove(path), 0);
+    free(path);
+    assert_int_equal(kld_writer_open(&w, "/dev/stdout", &e), KLD_E_INPUT);
 }
 
 static void disk_full(void **state) {
@@ -254,6 +306,8 @@ int main(void) {
         cmocka_unit_test(cursor_and_buffer),
         cmocka_unit_test(memory),
         cmocka_unit_test_setup_teardown(files, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(one_writer, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(not_regular, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(disk_full, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(sha256, t_dir_make, t_dir_remove),
         cmocka_unit_test(json_strict),

@@ -256,9 +256,10 @@ static void refused_writes(void **state) {
     r.ids[2] = 40;
     assert_int_equal(kld_capture_add(w, &meta, &r, NULL, &e), KLD_E_INTERNAL);
     r.ids[2] = 39;
+    double second = r.lp[1];
     r.lp[1] = 0.5;
     assert_int_equal(kld_capture_add(w, &meta, &r, NULL, &e), KLD_E_INTERNAL);
-    r.lp[1] = r.lp[0];
+    r.lp[1] = second;
     r.tail_lp[0] = NAN;
     assert_int_equal(kld_capture_add(w, &meta, &r, NULL, &e), KLD_E_NUMERIC);
     r.tail_lp[0] = -9;

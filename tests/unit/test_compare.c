@@ -268,6 +268,27 @@ static void unequal_documents(void **state) {
     json_decref(o);
 }
 
+/* Two documents that differ widely: Student-t is far above what JS and TV can be. */
+static void intervals_have_limits(void **state) {
+    (void)state;
+    struct cmp_rig g;
+    cmp_begin(&g, 1);
+    for (uint64_t w = 0; w < 2; w++) {
+        struct rec *ref = t_records(40, V, 0, 60 + w, 0, 0, NULL);
+        struct rec *cand = t_records(40, V, 0, 60 + w, w ? 6 : 0.1, 70, ref);
+        cmp_add(&g, w ? "a" : "b", "", ref, &cand);
+        free(ref);
+        free(cand);
+    }
+    json_t *o = cmp_finish(&g);
+    assert_true(cmp_real(o, "candidates.0.kl.ci95.1") > 10);
+    assert_float_equal(cmp_real(o, "candidates.0.js.ci95.1"), log(2), 1e-15);
+    assert_float_equal(cmp_real(o, "candidates.0.js.lower_bound_ci95.1"), log(2), 1e-15);
+    assert_float_equal(cmp_real(o, "candidates.0.tv.ci95.1"), 1, 0);
+    assert_float_equal(cmp_real(o, "candidates.0.acceptance.sampling_ci95.0"), 0, 0);
+    json_decref(o);
+}
+
 static void mismatched_records(void **state) {
     (void)state;
     struct rec *a = t_records(10, 8, 16, 1, 0, 0, NULL), *b = t_records(10, 8, 16, 1, 0.1, 2, a);
@@ -314,6 +335,7 @@ int main(void) {
         cmocka_unit_test(infinite),
         cmocka_unit_test(acceptance),
         cmocka_unit_test(unequal_documents),
+        cmocka_unit_test(intervals_have_limits),
         cmocka_unit_test(mismatched_records),
         cmocka_unit_test(order_of_ties),
     };

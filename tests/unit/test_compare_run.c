@@ -201,7 +201,7 @@ static void partitions(void **state) {
     json_decref(out);
     o.partition = "nothing";
     assert_int_equal(run("ref", "cand", &o, &out, &err), KLD_E_USAGE);
-    assert_non_null(strstr(err.text, "nothing"));
+    assert_non_null(strstr(err.text, "'nothing'; there are 'analysis', 'qualification'"));
 }
 
 static void options(void **state) {

@@ -383,13 +383,36 @@ static void inequalities(void **state) {
     }
 }
 
+/* A draw that is not there, or of probability 0, which nothing draws, says nothing. */
+static void missing_draws(void **state) {
+    (void)state;
+    const double lp[] = {log(0.7)}, lq[] = {log(0.6)};
+    const double draw_lq[] = {log(0.01), log(0.02), log(0.01)};
+    const double whole[] = {log(0.02), log(0.01)}, none[] = {NAN, -INFINITY, log(0.02)};
+    kld_divergence want[KLD_DIV_KINDS], got[KLD_DIV_KINDS];
+    kld_cells c = {.n = 1, .lp = lp, .lq = lq, .rest_p = 0.3, .rest_q = 0.4};
+    c.m = 1;
+    c.draw_lp = whole;
+    c.draw_lq = draw_lq;
+    kld_divergences(&c, want);
+    c.m = 3;
+    c.draw_lp = none;
+    kld_divergences(&c, got);
+    for (int k = 0; k < KLD_DIV_KINDS; k++) {
+        assert_true(isfinite(want[k].estimate));
+        assert_true(got[k].estimate == want[k].estimate);
+        assert_true(isnan(got[k].variance));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_forms),    cmocka_unit_test(truncated),
-        cmocka_unit_test(identity),        cmocka_unit_test(zeros),
-        cmocka_unit_test(extreme_ratios),  cmocka_unit_test(unbiased),
-        cmocka_unit_test(coverage),        cmocka_unit_test(inequalities),
-        cmocka_unit_test(extras_unbiased), cmocka_unit_test(extra_is_tame),
+        cmocka_unit_test(missing_draws), cmocka_unit_test(closed_forms),
+        cmocka_unit_test(truncated),     cmocka_unit_test(identity),
+        cmocka_unit_test(zeros),         cmocka_unit_test(extreme_ratios),
+        cmocka_unit_test(unbiased),      cmocka_unit_test(coverage),
+        cmocka_unit_test(inequalities),  cmocka_unit_test(extras_unbiased),
+        cmocka_unit_test(extra_is_tame),
     };
     return cmocka_run_group_tests_name("fdiv", tests, NULL, NULL);
 }

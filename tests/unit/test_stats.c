@@ -62,6 +62,36 @@ static double variance(const double *v, size_t n) {
     return s / (double)(n - 1);
 }
 
+/* Strata too small to show their own spread are drawn together. */
+static void small_strata(void **state) {
+    (void)state;
+    static struct data d;
+    static double rep[2 * B], same[2 * B];
+    make(&d, C, 1);
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, rep, NULL), KLD_OK);
+    for (size_t c = 0; c < C; c++) d.stratum[c] = (uint32_t)c;
+    d.s.strata = C;
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, same, NULL), KLD_OK);
+    assert_memory_equal(rep, same, sizeof rep);
+    /* One cluster of its own goes with the smallest of the others: here the second of them. */
+    for (size_t c = 0; c < C; c++) d.stratum[c] = c == 0 ? 0 : c < 40 ? 1 : 2;
+    d.s.strata = 3;
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, rep, NULL), KLD_OK);
+    for (size_t c = 0; c < C; c++) d.stratum[c] = c == 0 || c >= 40 ? 0 : 1;
+    d.s.strata = 2;
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, same, NULL), KLD_OK);
+    assert_memory_equal(rep, same, sizeof rep);
+    /* Clusters without data do not make a stratum large: three with data are pooled. */
+    for (size_t c = 0; c < C; c++) {
+        d.stratum[c] = c < 6;
+        if (c < 3) d.den[2 * c] = d.den[2 * c + 1] = d.num[2 * c] = d.num[2 * c + 1] = 0;
+    }
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, rep, NULL), KLD_OK);
+    for (size_t c = 0; c < C; c++) d.stratum[c] = 0;
+    assert_int_equal(kld_bootstrap(&d.s, B, 1, same, NULL), KLD_OK);
+    assert_memory_equal(rep, same, sizeof rep);
+}
+
 /* Variance of a bootstrap mean of equal clusters is exactly sum (x - mean)^2 / C^2. */
 static void bootstrap_variance(void **state) {
     (void)state;
@@ -247,6 +277,7 @@ int main(void) {
         cmocka_unit_test(quantiles),
         cmocka_unit_test(bootstrap_variance),
         cmocka_unit_test(strata),
+        cmocka_unit_test(small_strata),
         cmocka_unit_test(clustered_is_wider),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(few_clusters),

@@ -264,6 +264,23 @@ static void empty_suites(void **state) {
     free(path);
 }
 
+/* Refused here, or a capture would find it when every layer is computed. */
+static void long_texts(void **state) {
+    static const char *const key[] = {"source", "cluster", "stratum", "partition"};
+    static char text[KLD_SUITE_MAX_TEXT + 80], x[KLD_SUITE_MAX_TEXT + 2];
+    for (size_t k = 0; k < 4; k++) {
+        kld_suite s;
+        memset(x, 'x', sizeof x);
+        x[KLD_SUITE_MAX_TEXT + 1] = '\0';
+        snprintf(text, sizeof text, "{\"ids\":[1,2],\"%s\":\"%s\"}\n", key[k], x);
+        refuses(*state, text, "4097 bytes long, at most 4096");
+        x[KLD_SUITE_MAX_TEXT] = '\0';
+        snprintf(text, sizeof text, "{\"ids\":[1,2],\"%s\":\"%s\"}\n", key[k], x);
+        accepts(*state, text, &s);
+        kld_suite_free(&s);
+    }
+}
+
 static void foreign(void **state) {
     kld_suite s;
     static const kld_digest zero;
@@ -378,9 +395,10 @@ static void disk_full(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),   cmocka_unit_test(digests),   cmocka_unit_test(bad_lines),
-        cmocka_unit_test(headers),      cmocka_unit_test(foreign),   cmocka_unit_test(partitions),
-        cmocka_unit_test(empty_suites), cmocka_unit_test(no_memory), cmocka_unit_test(disk_full),
+        cmocka_unit_test(round_trip), cmocka_unit_test(digests),      cmocka_unit_test(bad_lines),
+        cmocka_unit_test(headers),    cmocka_unit_test(foreign),      cmocka_unit_test(partitions),
+        cmocka_unit_test(long_texts), cmocka_unit_test(empty_suites), cmocka_unit_test(no_memory),
+        cmocka_unit_test(disk_full),
     };
     return cmocka_run_group_tests(tests, t_dir_make, t_dir_remove);
 }
