@@ -111,7 +111,8 @@ static kld_status read_head(const kld_file *f, const kld_digest *run_id, const k
         return kld_fail(err, KLD_E_NUMERIC, "it does not begin like a checkpoint");
     if (memcmp(id, run_id->b, KLD_SHA256_BYTES) != 0)
         return kld_fail(err, KLD_E_INPUT,
-                        "%s: belongs to another run (other model, suite or options); remove it "
+                        "%s: belongs to another run (other model, suite or options, or weights "
+                        "modified since); remove it "
                         "or start without --resume",
                         f->path);
     if (rows != s->rows || cols != s->cols)

@@ -35,6 +35,7 @@ kld_status kld_file_open(kld_file *f, const char *path, kld_err *err) {
         return st;
     }
     f->size = (uint64_t)sb.st_size;
+    f->mtime_ns = (int64_t)sb.st_mtim.tv_sec * 1000000000 + sb.st_mtim.tv_nsec;
     return KLD_OK;
 }
 

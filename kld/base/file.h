@@ -14,7 +14,8 @@ KLD_EXTERN_C_BEGIN
 typedef struct kld_file {
     int fd; /* -1 when closed */
     uint64_t size;
-    char *path; /* owned */
+    int64_t mtime_ns; /* last modification when it was opened, nanoseconds since 1970 */
+    char *path;       /* owned */
 } kld_file;
 
 /* KLD_E_INPUT  missing, a directory, or not readable.  KLD_E_IO  any other system error. */

@@ -38,6 +38,7 @@ typedef struct job {
     kld_capture_info info;
     kld_engine_options engine;
     kld_capture_writer *writer;
+    bool resumed;            /* the partial holds what an earlier run did */
     kld_records ref_records; /* of the window being delivered */
     size_t ref_window;       /* which window that is; SIZE_MAX = none */
     uint64_t positions_done;
@@ -216,7 +217,8 @@ static kld_status fill_info(job *j, kld_err *err) {
     };
     TRY(kld_engine_identity(j->backend, &j->engine, &i->engine, err));
     TRY(kld_identity_quant(j->model, &i->quant, err));
-    TRY(kld_identity_run(i, &j->engine.run_id, err));
+    const kld_checkpoint *c = &j->model->ckpt;
+    TRY(kld_identity_run(i, c->shards, c->n_shards, &j->engine.run_id, err));
     return kld_identity_place(&i->time, &i->host, err);
 }
 
@@ -297,6 +299,7 @@ static kld_status open_writer(job *j, kld_err *err) {
         size_t done = 0;
         TRY(kld_capture_resume(&j->writer, path, &j->info, &done, err));
         j->engine.skip_windows = done;
+        j->resumed = true;
         for (size_t i = 0; i < done; i++)
             j->positions_done += kld_window_scored(&j->suite.windows[i]);
         kld_note("resuming: %zu of %zu windows are in %s.partial", done, j->suite.n_windows, path);
@@ -348,10 +351,10 @@ kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *
     if (st == KLD_OK) st = run_engine(&j, out, err);
     kld_progress_end();
     if (st == KLD_OK) st = finish(&j, out, err);
-    if (st != KLD_OK && j.writer && resumable(st)) {
+    if (st != KLD_OK && j.writer && (resumable(st) || j.resumed)) {
         kld_capture_leave(j.writer);
-        kld_note("what was done is kept in %s.partial; run the same command with --resume",
-                 opt->output);
+        kld_note("what was done is kept in %s.partial%s", opt->output,
+                 resumable(st) ? "; run the same command with --resume" : "");
     } else if (st != KLD_OK && j.writer) {
         kld_capture_abort(j.writer);
         kld_err ignored;

@@ -41,6 +41,7 @@ typedef struct kld_capture_summary {
  * that is an input; another run that writes the same output.
  * What happens to the partial:
  *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
+ *            and any error of a resumed run: what an earlier one did is not this one's to lose
  *   removed  any other error: it could never become whole
  * Warnings and notes go to the log. */
 KLD_NODISCARD kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out,

@@ -78,7 +78,8 @@ kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err) {
     return st;
 }
 
-kld_status kld_identity_run(const kld_capture_info *i, kld_digest *out, kld_err *err) {
+kld_status kld_identity_run(const kld_capture_info *i, const kld_file *shards, size_t n_shards,
+                            kld_digest *out, kld_err *err) {
     kld_buf b = {0};
     kld_status st;
     const kld_digest *digests[] = {&i->model, &i->tokenizer, &i->suite, &i->reference};
@@ -88,6 +89,8 @@ kld_status kld_identity_run(const kld_capture_info *i, kld_digest *out, kld_err 
                               (unsigned long long)i->top_k, (unsigned long long)i->min_k,
                               (unsigned long long)i->tail_samples, (unsigned long long)i->seed,
                               i->tail_mass));
+    for (size_t k = 0; k < n_shards; k++)
+        TRY_TO(done, kld_buf_u64(&b, (uint64_t)shards[k].mtime_ns, err));
     TRY_TO(done, kld_json_dump(i->engine, false, &b, err));
     TRY_TO(done, kld_sha256_of(b.data, b.len, out, err));
 done:

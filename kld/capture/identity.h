@@ -1,6 +1,7 @@
 /* kld/capture/identity.h - what goes into a capture's header about a run.  Floor 3. */
 #ifndef KLD_CAPTURE_IDENTITY_H
 #define KLD_CAPTURE_IDENTITY_H
+#include "kld/base/file.h"
 #include "kld/base/json.h"
 #include "kld/base/sha256.h"
 #include "kld/base/status.h"
@@ -20,9 +21,11 @@ const char *kld_identity_module(kld_slot s);
  * number of weights by module kind and format; owned. */
 KLD_NODISCARD kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err);
 
-/* Digest of all of info that decides the result; ties residual checkpoints to their run. */
-KLD_NODISCARD kld_status kld_identity_run(const kld_capture_info *info, kld_digest *out,
-                                          kld_err *err);
+/* Digest of all of info that decides the result and of when the shards were last modified; ties
+ * residual checkpoints to their run.  info knows the weights by headers and sizes only: other
+ * weights of the same shape must not go on with the states of the first ones. */
+KLD_NODISCARD kld_status kld_identity_run(const kld_capture_info *info, const kld_file *shards,
+                                          size_t n_shards, kld_digest *out, kld_err *err);
 
 /* Time of day in ISO 8601 UTC ($SOURCE_DATE_EPOCH when set, for reproducible files) and
  * host name; owned. */

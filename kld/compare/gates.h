@@ -10,8 +10,10 @@ KLD_EXTERN_C_BEGIN
 /* Check "metric=limit" gates ("mean_kl=0.05", "p99_kl=1", "top1_disagreement=0.1", ...) against
  * every candidate; failures are appended to `report`, one line each.  A gate fails when the
  * metric is above the limit or is null, and when rows that are not finite were left out.  With a
- * NULL result the gates are only parsed. KLD_E_USAGE  unknown metric or malformed limit (message
- * lists the metrics); nothing is appended then. KLD_E_GATE   a gate failed. */
+ * NULL result the gates are only parsed.
+ * KLD_E_USAGE  unknown metric or malformed limit (message lists the metrics); nothing is
+ *              appended then.
+ * KLD_E_GATE   a gate failed. */
 KLD_NODISCARD kld_status kld_compare_gates(const json_t *result, const char *const *gates, size_t n,
                                            kld_buf *report, kld_err *err);
 

@@ -301,7 +301,7 @@ static void place(void **state) {
 /* Whatever decides the result changes the run's digest; time, host and names do not. */
 static void run_digest(void **state) {
     (void)state;
-    enum { CHANGES = 11 };
+    enum { CHANGES = 12 };
     kld_digest seen[CHANGES + 1];
     kld_err e = {0};
     for (int i = 0; i <= CHANGES; i++) {
@@ -318,13 +318,14 @@ static void run_digest(void **state) {
         if (i == 8) c.tail_samples++;
         if (i == 9) c.seed++;
         if (i == 10) c.tail_mass = 1.0000000000000002e-3;
-        assert_int_equal(kld_identity_run(&c, &seen[i], &e), KLD_OK);
+        const kld_file shard = {.fd = -1, .mtime_ns = i == 12 ? 8 : 7};
+        assert_int_equal(kld_identity_run(&c, &shard, 1, &seen[i], &e), KLD_OK);
         for (int k = 0; k < i; k++) assert_memory_not_equal(&seen[k], &seen[i], sizeof *seen);
         if (i == 0) {
             kld_digest again;
             char text[] = "later";
             c.time = c.host = c.name = c.label = text;
-            assert_int_equal(kld_identity_run(&c, &again, &e), KLD_OK);
+            assert_int_equal(kld_identity_run(&c, &shard, 1, &again, &e), KLD_OK);
             assert_memory_equal(&again, &seen[0], sizeof again);
         }
         json_decref(c.engine);
