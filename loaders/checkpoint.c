@@ -2,6 +2,7 @@
 
 #include "kld/base/buf.h"
 #include "kld/base/num.h"
+#include "kld/base/place.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -335,4 +336,10 @@ out:
     kld_sha256_drop(&h);
     kld_free(buf);
     return st;
+}
+
+kld_status kld_checkpoint_not_output(const kld_checkpoint *c, const char *output, kld_err *err) {
+    for (size_t i = 0; i < c->n_shards; i++)
+        TRY(kld_output_not_input(output, c->shards[i].path, err));
+    return KLD_OK;
 }

@@ -56,5 +56,9 @@ KLD_NODISCARD kld_status kld_checkpoint_read(const kld_checkpoint *c, const kld_
 KLD_NODISCARD kld_status kld_checkpoint_hash_full(const kld_checkpoint *c, kld_digest *out,
                                                   kld_err *err);
 
+/* kld_output_not_input for every shard. */
+KLD_NODISCARD kld_status kld_checkpoint_not_output(const kld_checkpoint *c, const char *output,
+                                                   kld_err *err);
+
 KLD_EXTERN_C_END
 #endif

@@ -271,6 +271,11 @@ bool kld_path_is_dir(const char *path) {
     return stat(path, &sb) == 0 && S_ISDIR(sb.st_mode);
 }
 
+bool kld_path_ends_with(const char *path, const char *tail) {
+    size_t n = strlen(path), m = strlen(tail);
+    return n >= m && strcmp(path + n - m, tail) == 0;
+}
+
 kld_status kld_mkdir(const char *path, kld_err *err) {
     if (mkdir(path, 0777) == 0) return KLD_OK;
     if (errno == EEXIST && kld_path_is_dir(path)) return KLD_OK;

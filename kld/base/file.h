@@ -64,6 +64,7 @@ KLD_NODISCARD kld_status kld_file_write(const char *path, const void *data, size
 KLD_NODISCARD kld_status kld_path_join(char **out, const char *dir, const char *name, kld_err *err);
 bool kld_path_exists(const char *path);
 bool kld_path_is_dir(const char *path);
+bool kld_path_ends_with(const char *path, const char *tail);
 /* Create one directory; fine if it exists already as a directory. */
 KLD_NODISCARD kld_status kld_mkdir(const char *path, kld_err *err);
 /* Remove a file (fine if absent) and, for _tree, a directory of plain files (fine if absent).

@@ -267,8 +267,7 @@ static kld_status prepare(job *j, kld_err *err) {
     TRY(kld_suite_load(&j->suite, o->suite, err));
     TRY(kld_hub_resolve(o->model, &j->dir, err));
     TRY(kld_model_open(&j->model, j->dir, err));
-    for (size_t i = 0; i < j->model->ckpt.n_shards; i++)
-        TRY(kld_output_not_input(o->output, j->model->ckpt.shards[i].path, err));
+    TRY(kld_checkpoint_not_output(&j->model->ckpt, o->output, err));
     for (size_t i = 0; i < j->model->n_warnings; i++) kld_warn("%s", j->model->warnings[i]);
     TRY(choose_vocab(j, err));
     TRY(open_reference(j, err));

@@ -143,11 +143,6 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
     return st;
 }
 
-static bool ends_with(const char *s, const char *tail) {
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && strcmp(s + n - m, tail) == 0;
-}
-
 /* The object holds the path, and JSON knows UTF-8 only. */
 static kld_status check_path(const char *path, kld_err *err) {
     size_t failures = kld_mem_raw_failures();
@@ -164,7 +159,7 @@ kld_status kld_inspect(const char *path, const kld_inspect_options *opt, json_t 
     *out = NULL;
     TRY(check_path(path, err));
     bool is_file = kld_path_exists(path) && !kld_path_is_dir(path);
-    if (is_file && (ends_with(path, ".safetensors") || ends_with(path, ".json")))
+    if (is_file && (kld_path_ends_with(path, ".safetensors") || kld_path_ends_with(path, ".json")))
         return kld_fail(err, KLD_E_INPUT,
                         "%s: is a file of a checkpoint; give the directory that holds it", path);
     if (is_file) return inspect_capture(path, out, err);

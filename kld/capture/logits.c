@@ -53,11 +53,6 @@ static kld_status on_logits(void *ctx, size_t i, size_t row0, size_t n, const fl
     return kld_writer_add(s->w, logits, n * s->vocab * sizeof *logits, err);
 }
 
-static bool ends_with(const char *s, const char *tail) {
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && strcmp(s + n - m, tail) == 0;
-}
-
 kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out, kld_err *err) {
     char *dir = NULL;
     kld_model *m = NULL;
@@ -66,8 +61,8 @@ kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out
     kld_writer w = {.fd = -1};
     kld_status st;
     memset(out, 0, sizeof *out);
-    TRY_TO(done, ends_with(opt->ids, ".npy") ? kld_npy_read_ids(opt->ids, &ids, &n, err)
-                                             : kld_parse_ids(opt->ids, &ids, &n, err));
+    TRY_TO(done, kld_path_ends_with(opt->ids, ".npy") ? kld_npy_read_ids(opt->ids, &ids, &n, err)
+                                                      : kld_parse_ids(opt->ids, &ids, &n, err));
     if (n == 0) {
         st = kld_fail(err, KLD_E_INPUT, "%s: no token ids", opt->ids);
         goto done;
@@ -75,8 +70,7 @@ kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out
     TRY_TO(done, kld_hub_resolve(opt->model, &dir, err));
     TRY_TO(done, kld_model_open(&m, dir, err));
     TRY_TO(done, kld_output_not_input(opt->output, opt->ids, err));
-    for (size_t i = 0; i < m->ckpt.n_shards; i++)
-        TRY_TO(done, kld_output_not_input(opt->output, m->ckpt.shards[i].path, err));
+    TRY_TO(done, kld_checkpoint_not_output(&m->ckpt, opt->output, err));
     for (size_t i = 0; i < m->n_warnings; i++) kld_warn("%s", m->warnings[i]);
     out->tokens = n;
     out->vocab = m->config.vocab;

@@ -118,10 +118,10 @@ static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS
     r.ln_guess = ln_cap - LN2;
     for (size_t i = 0; i < r.capped; i++) {
         double q = exp(c->extra_lq[i]);
+        double t = exp(c->extra_lq[i] - r.ln_guess);
         kld_divergence lump[KLD_DIV_KINDS] = {0};
         add_cell(c->cap, q, c->extra_lq[i] - ln_cap, lump);
         for (int k = 0; k < KLD_DIV_KINDS; k++) {
-            double t = exp(c->extra_lq[i] - r.ln_guess);
             out[k].bound += lump[k].bound;
             r.known[k] += q * FDIV[k].slope(t) - lump[k].bound + c->cap * FDIV[k].intercept(r.r0);
         }
