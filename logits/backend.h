@@ -4,9 +4,9 @@
  *
  * Operations are queued in call order and may return before they are done; launch errors
  * come back at once, device faults at sync() or at the next download().  An operation may
- * be called from one thread at a time.  Pointers in views are device memory from alloc();
- * everything else is host memory and is copied, or no longer needed, when the call returns
- * (the exception, stored weights for an embedding, is said at prepare).
+ * be called from one thread at a time, except feed and feed_wait.  Pointers in views are
+ * device memory from alloc(); everything else is host memory and is copied, or no longer
+ * needed, when the call returns (exceptions are said where they are).
  *
  * Determinism: a row's result depends on that row's inputs, on the span it is in (see
  * kld_span) and on the shapes of the weights; never on threads, on what else is in the
@@ -60,7 +60,10 @@ typedef struct kld_device_spec {
     size_t max_rows; /* rows of the largest batch */
     size_t max_keys; /* rows of the key and value buffers */
     size_t head_dim;
-    size_t vocab, top_k;  /* of head_stats */
+    size_t kv_cols; /* columns of the key and value buffers */
+    /* Head statistics: rows and columns of a call, ids and draws a row, and the longest
+     * reference lists to gather at. */
+    size_t head_rows, vocab, top_k, tail_samples, ref_ld, ref_m;
     uint32_t formats;     /* bit kld_format: formats of the weights */
     uint32_t activations; /* bit kld_activation */
     uint32_t blocks;      /* bit kld_block */
@@ -69,20 +72,22 @@ typedef struct kld_device_spec {
 /* How a weight is going to be used. */
 typedef enum kld_use { KLD_USE_MATRIX, KLD_USE_VECTOR, KLD_USE_EMBEDDING } kld_use;
 
-/* A weight as read from disk. */
-typedef struct kld_host_weight {
+/* A weight as stored on disk, its bytes in device memory. */
+typedef struct kld_raw_weight {
     const kld_weight *w;
-    kld_weight_view v;
-    const unsigned char *bias; /* NULL without one */
-} kld_host_weight;
+    kld_weight_view v;         /* device memory; each part starts at a multiple of 256 */
+    const unsigned char *bias; /* device memory; NULL without one */
+    float alpha, global;       /* kld_weight_alpha; the global or tensor scale, 1 without one */
+} kld_raw_weight;
 
-/* A weight as prepared; lives in the memory given to prepare. */
+/* A weight as prepared; lives in the memory given to prepare, or in that of the raw weight
+ * when the stored bytes are what the device wants. */
 typedef struct kld_dev_weight {
     size_t rows, cols;
-    void *data;           /* matrix [rows][cols] or vector [rows]; the back end's type */
-    float *bias;          /* [rows] or NULL */
-    float alpha;          /* multiplies the product: y = alpha * (x W^T) + bias */
-    kld_host_weight host; /* embedding only: borrowed by the CPU back end */
+    const void *data;   /* matrix [rows][cols] or vector [rows]; the back end's type */
+    const float *bias;  /* [rows] or NULL */
+    float alpha;        /* multiplies the product: y = alpha * (x W^T) + bias */
+    kld_raw_weight raw; /* embedding only */
 } kld_dev_weight;
 
 /* cos and sin of every angle: [positions][half] each, device memory, FP32. */
@@ -92,14 +97,17 @@ typedef struct kld_rope_table {
 } kld_rope_table;
 
 typedef struct kld_attend_args {
-    size_t heads, kv_heads, head_dim;
+    size_t heads, kv_heads;
+    size_t head_dim, value_dim; /* columns of a head in q and k; in v and y */
     float scale;
-    size_t window; /* 0 = full causal */
+    size_t window;      /* 0 = full causal; else keys j with i - window < j <= i */
+    float softcap;      /* > 0: scores become softcap * tanh(score / softcap) */
+    const float *sinks; /* device memory [heads], or NULL: e^sink joins the denominator */
 } kld_attend_args;
 
 /* Statistics of logits rows; meaning of the outputs in kld/store/records.h. */
 typedef struct kld_head_args {
-    size_t top_k, min_k;
+    size_t top_k, min_k, tail_samples;
     double tail_mass;
     uint64_t seed;
     uint64_t window;        /* index of the window, for the draws */
@@ -108,8 +116,22 @@ typedef struct kld_head_args {
     /* What to gather (the reference's lists) for row 0 of the call; NULL = nothing. */
     const uint32_t *ref_count, *ref_ids; /* [rows], [rows][ref_ids_ld] */
     size_t ref_ids_ld;
-    const uint32_t *ref_tail_ids; /* [rows][records.ref_m] */
+    const uint32_t *ref_tail_ids; /* [rows][ref_m] or NULL */
+    size_t ref_m;
 } kld_head_args;
+
+/* What two distributions have to do with each other, per row; natural log, softmax over the
+ * columns of the views.  A row where either side is not finite (NaN, +Inf, nothing but -Inf) has
+ * NaN in every field and 0 in the counts. */
+typedef struct kld_pair_row {
+    double kl, reverse_kl;   /* sum p ln(p/q), sum q ln(q/p); +inf where q (p) is 0 and p (q) not */
+    double js, tv;           /* tv = 1 - acceptance of speculative sampling */
+    uint32_t top1_p, top1_q; /* most probable id of each; a tie goes to the lower id */
+    /* Nuclei: the most probable ids (ties: lower id first) until their mass reaches top_p. */
+    uint32_t nucleus_p, nucleus_q, nucleus_both; /* sizes, and of the intersection */
+    double p_on_q, q_on_p;                       /* mass of p on q's nucleus, of q on p's */
+    double nucleus_tv; /* TV of the two distributions renormalised to their nuclei */
+} kld_pair_row;
 
 typedef struct kld_device_identity {
     char device[128]; /* "Intel(R) Xeon(R) ..., AVX-512" */
@@ -120,36 +142,61 @@ typedef struct kld_device_identity {
 typedef struct kld_device kld_device; /* one run's state */
 
 typedef struct kld_backend {
-    const char *name; /* "cpu" */
+    const char *name;  /* "cpu", "cuda" */
+    const char *build; /* kld_commit() it was built from: a loaded one must match the program */
+    bool host_memory;  /* device memory is host memory: the host may read and write it */
+    size_t head_slots; /* head_begin calls that may be open at a time, >= 1 */
+    size_t readers;    /* threads that read weights */
 
+    /* Devices that can be opened, 0 .. n-1.  KLD_E_DEVICE with the reason when there is none
+     * (no driver, driver too old). */
+    kld_status (*devices)(size_t *n, kld_err *err);
+    /* Bytes free on a device; 0 when it does not answer. */
+    uint64_t (*memory)(int index);
     /* KLD_E_UNSUPPORTED with the reason when something in spec cannot be computed. */
     kld_status (*supports)(const kld_device_spec *spec, kld_err *err);
     /* Scratch for spec; *dev owned, release with close (NULL is fine).
      * KLD_E_NOMEM, KLD_E_DEVICE, KLD_E_UNSUPPORTED as supports. */
-    kld_status (*open)(kld_device **dev, const kld_device_spec *spec, kld_err *err);
+    kld_status (*open)(kld_device **dev, const kld_device_spec *spec, int index, kld_err *err);
     void (*close)(kld_device *dev);
-    void (*identity)(kld_precision precision, kld_device_identity *out);
+    void (*identity)(kld_precision precision, int index, kld_device_identity *out);
     /* Bytes that open takes for spec. */
     uint64_t (*scratch_bytes)(const kld_device_spec *spec);
-    /* Rows of a batch that keep the device busy, when the widest buffer has `widest` columns;
-     * a multiple of KLD_CHUNK. */
+    /* Rows of a batch, and of a call of the head, that keep the device busy, when the widest
+     * buffer has `widest` columns; multiples of KLD_CHUNK. */
     size_t (*batch_rows)(size_t widest);
+    size_t (*head_rows)(void);
 
-    size_t (*elem_size)(const kld_device *dev, kld_elem elem);
+    size_t (*elem_size)(kld_precision precision, kld_elem elem);
     kld_status (*alloc)(kld_device *dev, void **p, size_t bytes, kld_err *err);
     void (*free)(kld_device *dev, void *p);
     kld_status (*upload)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*download)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*sync)(kld_device *dev, kld_err *err);
 
-    /* Bytes of device memory that prepare needs; a multiple of 64.  Depends on nothing but
+    /* Stored weights on their way to the device, beside the computation.  Not used when
+     * host_memory is set: then the reader writes into device memory itself.
+     * stage_alloc gives host memory that the device can copy from quickly.  feed queues a copy
+     * out of it, from any thread; src may be written again after feed_wait(dev, lane), which
+     * waits for the copies fed with that lane (0 .. 2*readers-1).  Copies fed after feed_open
+     * wait for the computation queued before it; computation queued after feed_close waits for
+     * the copies fed before it. */
+    kld_status (*stage_alloc)(kld_device *dev, void **p, size_t bytes, kld_err *err);
+    void (*stage_free)(kld_device *dev, void *p);
+    kld_status (*feed_open)(kld_device *dev, kld_err *err);
+    kld_status (*feed)(kld_device *dev, size_t lane, void *dst, const void *src, size_t bytes,
+                       kld_err *err);
+    kld_status (*feed_wait)(kld_device *dev, size_t lane, kld_err *err);
+    kld_status (*feed_close)(kld_device *dev, kld_err *err);
+
+    /* Bytes of device memory that prepare needs; a multiple of 256.  Depends on nothing but
      * its arguments. */
     size_t (*weight_bytes)(kld_precision precision, const kld_weight *w, kld_use use);
-    /* Decode a weight into mem (weight_bytes, 64-byte aligned).  Matrices: FP32 values (FP32
+    /* Decode a weight into mem (weight_bytes, 256-byte aligned).  Matrices: FP32 values (FP32
      * run) or values rounded to BF16 (BF16 run); NVFP4 and FP8 per tensor leave their global
-     * scale to alpha, which makes them exact.  Vectors and biases: FP32.  An embedding may
-     * borrow h's bytes until its last use. */
-    kld_status (*prepare)(kld_device *dev, const kld_host_weight *h, kld_use use, void *mem,
+     * scale to alpha, which makes them exact.  Vectors and biases: FP32.  The raw bytes must
+     * stay until the last use. */
+    kld_status (*prepare)(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                           kld_dev_weight *out, kld_err *err);
 
     /* y[r] = row ids[r] of the embedding, FP32.  ids < w->rows. */
@@ -158,38 +205,43 @@ typedef struct kld_backend {
     /* y = w * (x / sqrt(mean(x^2) + eps)); x F32, y F32 or ACT, may be x when F32. */
     kld_status (*norm)(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
                        kld_err *err);
-    /* The same over each head of dim columns, in place; w has dim values; x F32. */
-    kld_status (*head_norm)(kld_device *dev, kld_view x, size_t dim, const kld_dev_weight *w,
-                            double eps, kld_err *err);
-    /* Half-split rotation of every head of dim columns by its row's position.  x F32; y F32
-     * or ACT, may be x when both are F32. */
+    /* Half-split rotation of every head of dim columns by its row's position, after the norm
+     * above over each head when `w` (dim values) is given.  x F32; y F32 or ACT, may be x when
+     * both are F32. */
     kld_status (*rope)(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                       const kld_rope_table *table, kld_view y, kld_err *err);
+                       const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
+                       kld_err *err);
     /* y = alpha * (x W^T) + bias over the first y.cols rows of W; x ACT, y F32 or ACT.  With
      * `add` (y F32) the result is added to y.  y does not overlap x. */
     kld_status (*linear)(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                          kld_view y, bool add, kld_err *err);
     /* Causal attention of the batch's queries over the key and value rows of their windows,
-     * positions 0 .. own.  q [rows][heads*dim], k and v [max_keys][kv_heads*dim], y as q; all
-     * ACT; y does not overlap.  Query head h reads key head h / (heads / kv_heads).  NaN in a
-     * row of v reaches no query before it. */
+     * positions 0 .. own.  q [rows][heads*head_dim], k [max_keys][kv_heads*head_dim], v
+     * [max_keys][kv_heads*value_dim], y [rows][heads*value_dim]; all ACT; y does not overlap.
+     * Query head h reads key head h / (heads / kv_heads).  NaN in a row of v reaches no query
+     * before it. */
     kld_status (*attend)(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                          const kld_attend_args *args, kld_view y, kld_err *err);
     /* y = act(gate) * up; gate, up F32, y F32 or ACT (may be gate when F32). */
     kld_status (*gated)(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                         kld_err *err);
-    /* x += y, both F32. */
-    kld_status (*add)(kld_device *dev, kld_view x, kld_view y, kld_err *err);
-    /* Fill rows [row0, row0 + logits.rows) of rec, which was allocated with k_ld = top_k (or
-     * more) and zeroed, from F32 logits; the softmax is over logits.cols.
+    /* Statistics of F32 logits, the softmax over logits.cols.  begin queues the work; what args
+     * points to must stay until the end.  Calls are ended in the order they were begun.  end fills
+     * rows [row0, row0 + logits.rows) of rec, which was allocated with k_ld = top_k (or more)
+     * and zeroed.
      *  *nonfinite  rows with NaN, +Inf or nothing but -Inf; *first_bad the first such row of
      *              the call (unset when there is none)
      * A label or id >= logits.cols has log-probability -inf.
      * Draw d of a row: Philox key = seed, counter = (pos << 32 | d / 2, window), words 0,1
      * for even d and 2,3 for odd d; inverse CDF over the tail in order of id. */
-    kld_status (*head_stats)(kld_device *dev, kld_view logits, const kld_head_args *args,
-                             kld_records *rec, size_t row0, size_t *nonfinite, size_t *first_bad,
+    kld_status (*head_begin)(kld_device *dev, kld_view logits, const kld_head_args *args,
                              kld_err *err);
+    kld_status (*head_end)(kld_device *dev, kld_records *rec, size_t row0, size_t *nonfinite,
+                           size_t *first_bad, kld_err *err);
+    /* Compare row r of p with row r of q, both F32 of the same shape, into host memory
+     * out[rows]; returns when they are there. */
+    kld_status (*pair)(kld_device *dev, kld_view p, kld_view q, double top_p, kld_pair_row *out,
+                       kld_err *err);
 } kld_backend;
 
 /* The CPU back end: OpenBLAS + OpenMP.  Static; never NULL. */
