@@ -1,0 +1,137 @@
+#include "tests/gpu/gpukit.h"
+
+#include "loaders/numfmt.h"
+#include "logits/select.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { GUARD = 4096 };
+
+const kld_backend *gpu_backend(void) {
+    static kld_choice choice;
+    kld_err err = {0};
+    if (!choice.backend) need(kld_choose("cuda", &choice, &err), &err, "cuda");
+    return choice.backend;
+}
+
+void twin_open(twin *t, const kld_device_spec *spec) {
+    kld_err err = {0};
+    t->cpu = kld_backend_cpu();
+    t->gpu = gpu_backend();
+    t->bf16 = spec->precision == KLD_PRECISION_BF16;
+    need(t->cpu->open(&t->c, spec, 0, &err), &err, "open cpu");
+    need(t->gpu->open(&t->g, spec, 0, &err), &err, "open cuda");
+}
+
+void twin_close(twin *t) {
+    t->cpu->close(t->c);
+    t->gpu->close(t->g);
+}
+
+static bool is_bf16(const twin *t, kld_elem e) { return t->bf16 && e == KLD_ELEM_ACT; }
+static size_t size_of(const twin *t, kld_elem e) { return is_bf16(t, e) ? 2 : 4; }
+
+void both_push(twin *t, both *b) {
+    size_t n = b->c.rows * b->c.ld, size = size_of(t, b->g.elem);
+    kld_err err = {0};
+    memcpy(b->c.p, b->host, n * sizeof *b->host);
+    unsigned char *raw = malloc(n * size + 2 * GUARD);
+    assert_non_null(raw);
+    memset(raw, 0xff, n * size + 2 * GUARD); /* a NaN in BF16 and in FP32 */
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = kld_f32_to_bf16(b->host[i]);
+        if (size == 2) memcpy(raw + GUARD + 2 * i, &h, 2);
+        else memcpy(raw + GUARD + 4 * i, &b->host[i], 4);
+    }
+    need(t->gpu->upload(t->g, b->block, raw, n * size + 2 * GUARD, &err), &err, "upload");
+    free(raw);
+}
+
+both both_random(twin *t, size_t rows, size_t cols, size_t ld, kld_elem elem, double scale,
+                 uint64_t *seed) {
+    both b;
+    kld_err err = {0};
+    size_t n = rows * ld;
+    b.host = malloc((n + 1) * sizeof *b.host);
+    b.c = (kld_view){malloc((n + 1) * sizeof(float)), rows, cols, ld, elem};
+    assert_true(b.host && b.c.p);
+    for (size_t i = 0; i < n; i++) {
+        float v = (float)(scale * rnd_normal(seed));
+        if (is_bf16(t, elem)) v = kld_bf16_to_f32(kld_f32_to_bf16(v));
+        b.host[i] = i % ld < cols ? v : NAN;
+    }
+    need(t->gpu->alloc(t->g, &b.block, n * size_of(t, elem) + 2 * GUARD, &err), &err, "alloc");
+    b.g = b.c;
+    b.g.p = (unsigned char *)b.block + GUARD;
+    both_push(t, &b);
+    return b;
+}
+
+float *both_pull(twin *t, const both *b) {
+    size_t n = b->g.rows * b->g.ld, size = size_of(t, b->g.elem);
+    kld_err err = {0};
+    unsigned char *raw = malloc(n * size + 2 * GUARD);
+    float *out = malloc((n + 1) * sizeof *out);
+    assert_true(raw && out);
+    need(t->gpu->download(t->g, raw, b->block, n * size + 2 * GUARD, &err), &err, "download");
+    for (size_t i = 0; i < GUARD; i++)
+        if (raw[i] != 0xff || raw[GUARD + n * size + i] != 0xff)
+            fail_msg("a kernel wrote outside its buffer");
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, raw + GUARD + 2 * i, 2);
+        if (size == 2) out[i] = kld_bf16_to_f32(h);
+        else memcpy(&out[i], raw + GUARD + 4 * i, 4);
+    }
+    free(raw);
+    return out;
+}
+
+void both_free(twin *t, both *b) {
+    t->gpu->free(t->g, b->block);
+    free(b->c.p);
+    free(b->host);
+}
+
+double both_same(twin *t, const both *b, double rel, const char *what) {
+    float *got = both_pull(t, b);
+    const float *want = b->c.p;
+    double ss = 0, worst = 0;
+    size_t count = 0, at = 0;
+    for (size_t r = 0; r < b->c.rows; r++) {
+        for (size_t c = 0; c < b->c.cols; c++) {
+            double w = (double)want[r * b->c.ld + c];
+            if (isfinite(w)) {
+                ss += w * w;
+                count++;
+            }
+        }
+    }
+    double rms = sqrt(ss / (double)(count ? count : 1));
+    for (size_t i = 0; i < b->c.rows * b->c.ld; i++) {
+        double g = (double)got[i], w = (double)want[i];
+        if (isnan(g) != isnan(w))
+            fail_msg("%s: [%zu,%zu] is %g on the GPU, %g on the CPU", what, i / b->c.ld,
+                     i % b->c.ld, g, w);
+        if (isnan(w) || g == w) continue;
+        double e = fabs(g - w);
+        if (!(e <= worst)) {
+            worst = e;
+            at = i;
+        }
+    }
+    if (!(worst <= rel * rms))
+        fail_msg("%s: [%zu,%zu] is %.9g on the GPU, %.9g on the CPU; rms %.3g, tolerance %.3g",
+                 what, at / b->c.ld, at % b->c.ld, (double)got[at], (double)want[at], rms, rel);
+    free(got);
+    return rms > 0 ? worst / rms : 0;
+}
+
+void *gpu_copy(twin *t, const void *host, size_t n) {
+    void *p = NULL;
+    kld_err err = {0};
+    need(t->gpu->alloc(t->g, &p, n, &err), &err, "alloc");
+    need(t->gpu->upload(t->g, p, host, n, &err), &err, "upload");
+    return p;
+}

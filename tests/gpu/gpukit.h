@@ -1,0 +1,42 @@
+/* tests/gpu/gpukit.h - the same inputs for the CPU and the CUDA back end. */
+#ifndef TESTS_GPU_GPUKIT_H
+#define TESTS_GPU_GPUKIT_H
+#include "tests/unit/enginekit.h"
+
+#include "logits/backend.h"
+
+/* The CUDA back end beside the program; fails the test when it cannot be loaded. */
+const kld_backend *gpu_backend(void);
+
+typedef struct twin {
+    const kld_backend *cpu, *gpu;
+    kld_device *c, *g;
+    bool bf16;
+} twin;
+void twin_open(twin *t, const kld_device_spec *spec);
+void twin_close(twin *t);
+
+/* One buffer on both sides, host values [rows][ld] beside it.  A GPU buffer begins and ends with
+ * 4 KiB of NaN, and so does everything past the columns of a row. */
+typedef struct both {
+    kld_view c, g;
+    float *host; /* what was put there */
+    void *block; /* of the GPU */
+} both;
+/* Random normal values (rounded to BF16 for ACT in a BF16 run) times `scale`. */
+both both_random(twin *t, size_t rows, size_t cols, size_t ld, kld_elem elem, double scale,
+                 uint64_t *seed);
+/* Copy b->host to both sides again, after the test changed it. */
+void both_push(twin *t, both *b);
+/* What the GPU holds now, as FP32 [rows][ld]; free() it. */
+float *both_pull(twin *t, const both *b);
+void both_free(twin *t, both *b);
+
+/* Every element of the GPU's b within rel * rms(CPU's values) of the CPU's, NaN exactly where the
+ * CPU has NaN, padding untouched.  Prints the largest error when above.  Returns it / rms. */
+double both_same(twin *t, const both *b, double rel, const char *what);
+
+/* Device copy of n bytes on the GPU; gpu->free it. */
+void *gpu_copy(twin *t, const void *host, size_t n);
+
+#endif
