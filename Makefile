@@ -26,7 +26,7 @@ CSTD := -std=c17 -D_XOPEN_SOURCE=700 -ffp-contract=off -fno-fast-math
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wundef -Wformat=2 -Wcast-qual $(if $(CI),-Werror)
 OPT  := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
-LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread
+LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread -ldl
 
 LIB_SRC   := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \
                logits/cpu/*.c kld/capture/*.c kld/compare/*.c))

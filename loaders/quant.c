@@ -128,3 +128,13 @@ float kld_weight_alpha(const kld_weight *w, kld_weight_view v) {
     if (w->format == KLD_FMT_FP8_TENSOR) return kld_scale_value(w->scale, v.scale, 0);
     return 1.0f;
 }
+
+kld_weight_slice kld_weight_rows(const kld_weight *w, size_t row0, size_t n) {
+    uint64_t row = w->data->bytes / w->rows;
+    kld_weight_slice s = {row0 * row, n * row, 0, bytes_of(w->scale)};
+    if (!w->scale || w->format == KLD_FMT_FP8_TENSOR) return s;
+    uint64_t scales = w->scale->bytes / w->rows;
+    s.scale_at = row0 * scales;
+    s.scale_bytes = n * scales;
+    return s;
+}

@@ -57,22 +57,30 @@ typedef struct kld_weight_view {
 void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size_t n, bool unscaled,
                        float *out);
 
-/* The factor that `unscaled` left out: 1 for formats without one. */
+/* The factor that `unscaled` left out: 1 for formats without one.  Needs the scalars of v. */
 float kld_weight_alpha(const kld_weight *w, kld_weight_view v);
+
+/* Where rows [row0, row0+n) lie in the stored data and scale tensors, in bytes.  A scale that is
+ * one number for all rows (and the global scale) is given whole. */
+typedef struct kld_weight_slice {
+    uint64_t data_at, data_bytes, scale_at, scale_bytes;
+} kld_weight_slice;
+kld_weight_slice kld_weight_rows(const kld_weight *w, size_t row0, size_t n);
 
 /* Element i of a BF16, F16 or F32 tensor whose bytes are p, as FP32. */
 float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
 
-/* Scan scales and dense values.  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
+/* Scan scales and dense values of rows [row0, row0+n); data and scale of v begin at row0 (see
+ * kld_weight_rows).  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
  * or non-positive global/tensor scale, E8M0 255; the message has tensor, count, first [r,c].
  * Non-finite dense values are counted into *nonfinite and are not an error here. */
-KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v,
-                                          uint64_t *nonfinite, kld_err *err);
+KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v, size_t row0,
+                                          size_t n, uint64_t *nonfinite, kld_err *err);
 
-/* Blocks whose scale is 0 although a code is not: what the writer lost to underflow.  They
- * decode to zeros, which is legal; 0 for formats without block scales or whose scales have
- * no zero. */
-uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v);
+/* Of n rows at v, blocks whose scale is 0 although a code is not: what the writer lost to
+ * underflow.  They decode to zeros, which is legal; 0 for formats without block scales or whose
+ * scales have no zero. */
+uint64_t kld_weight_zero_blocks(const kld_weight *w, kld_weight_view v, size_t n);
 
 KLD_EXTERN_C_END
 #endif

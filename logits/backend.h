@@ -142,11 +142,11 @@ typedef struct kld_device_identity {
 typedef struct kld_device kld_device; /* one run's state */
 
 typedef struct kld_backend {
-    const char *name;  /* "cpu", "cuda" */
-    const char *build; /* kld_commit() it was built from: a loaded one must match the program */
-    bool host_memory;  /* device memory is host memory: the host may read and write it */
-    size_t head_slots; /* head_begin calls that may be open at a time, >= 1 */
-    size_t readers;    /* threads that read weights */
+    const char *name;           /* "cpu", "cuda" */
+    const char *(*build)(void); /* kld_commit: a loaded back end must be of the program's build */
+    bool host_memory;           /* device memory is host memory: the host may read and write it */
+    size_t head_slots;          /* head_begin calls that may be open at a time, >= 1 */
+    size_t readers;             /* threads that read weights */
 
     /* Devices that can be opened, 0 .. n-1.  KLD_E_DEVICE with the reason when there is none
      * (no driver, driver too old). */
@@ -206,8 +206,8 @@ typedef struct kld_backend {
     kld_status (*norm)(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
                        kld_err *err);
     /* Half-split rotation of every head of dim columns by its row's position, after the norm
-     * above over each head when `w` (dim values) is given.  x F32; y F32 or ACT, may be x when
-     * both are F32. */
+     * above over each head when `w` (dim values) is given.  x F32, which may be overwritten; y F32
+     * or ACT, may be x when both are F32. */
     kld_status (*rope)(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
                        const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
                        kld_err *err);

@@ -25,6 +25,9 @@ static kld_status check_options(const kld_run *r, kld_err *err) {
                         o->top_k < 1 ? "one must be allowed" : "the first is the larger");
     if (!(o->tail_mass >= 0 && o->tail_mass <= 1))
         return kld_fail(err, KLD_E_USAGE, "a remaining mass of %g is not in [0, 1]", o->tail_mass);
+    if (o->n_devices > KLD_MAX_LANES)
+        return kld_fail(err, KLD_E_USAGE, "%zu devices: at most %d are used", o->n_devices,
+                        KLD_MAX_LANES);
     for (size_t w = 0; w < r->n_seqs; w++) {
         const kld_seq *s = &r->seqs[w];
         for (size_t i = 0; i < s->n; i++)
@@ -36,88 +39,166 @@ static kld_status check_options(const kld_run *r, kld_err *err) {
     return KLD_OK;
 }
 
-static kld_status open_run(kld_run *r, kld_err *err) {
+/* Windows are dealt in turn, so that every device has work until the end of the head stage,
+ * whose results are handed out in order. */
+static kld_status deal(kld_run *r, kld_err *err) {
+    TRY(NEW_ARRAY(&r->local, r->n_seqs, err));
+    for (size_t l = 0; l < r->n_lanes; l++) {
+        kld_lane *lane = &r->lane[l];
+        TRY(NEW_ARRAY(&lane->seqs, num_cdiv(r->n_seqs, r->n_lanes), err));
+        for (size_t w = l; w < r->n_seqs; w += r->n_lanes) {
+            lane->seqs[lane->n_seqs++] = r->seqs[w];
+            r->local[w] = lane->rows;
+            lane->rows += r->seqs[w].n;
+        }
+    }
+    return KLD_OK;
+}
+
+static int device_of(const kld_run *r, size_t lane) {
+    return r->opt->n_devices ? r->opt->devices[lane] : 0;
+}
+
+/* The same for every lane, so that lanes differ in nothing but their windows. */
+static kld_status fit(kld_run *r, kld_err *err) {
+    uint64_t least = UINT64_MAX;
+    size_t rows = 0;
+    for (size_t l = 0; l < r->n_lanes; l++) {
+        rows = num_max(rows, r->lane[l].rows);
+        size_t same = 0;
+        for (size_t k = 0; k < r->n_lanes; k++) same += device_of(r, k) == device_of(r, l);
+        uint64_t free = r->be->host_memory ? 0 : r->be->memory(device_of(r, l)) / 10 * 9;
+        if (r->opt->device_memory) {
+            if (r->opt->device_memory < free || !free) free = r->opt->device_memory;
+        }
+        least = num_min(least, free / same);
+    }
+    return kld_run_fit(r->model, r->be, r->opt, rows, r->longest, least, &r->fit, err);
+}
+
+static kld_status open_lane(kld_run *r, size_t l, kld_err *err) {
+    kld_lane *lane = &r->lane[l];
+    const kld_device_spec *spec = &r->fit.spec;
+    TRY(r->be->open(&lane->dev, spec, device_of(r, l), err));
+    r->dev[l] = lane->dev;
+    TRY(kld_graph_open(&lane->graph, r->model, r->be, lane->dev, spec,
+                       r->fit.place == KLD_ON_DEVICE, r->longest, err));
+    TRY(kld_stream_open(&lane->stream, r->be, lane->dev, lane->rows, r->model->config.hidden,
+                        r->fit.place, r->opt->spill_dir, spec->max_rows, err));
+    lane->batcher =
+        (kld_batcher){.seqs = lane->seqs, .n_seqs = lane->n_seqs, .max_rows = spec->max_rows};
+    lane->batcher.max_spans = kld_run_spans(spec);
+    return NEW_ARRAY(&lane->batcher.span, lane->batcher.max_spans, err);
+}
+
+/* Everything that can be refused without taking memory for it. */
+static kld_status plan_run(kld_run *r, kld_err *err) {
     for (size_t i = 0; i < r->n_seqs; i++) {
         if (!num_add_size(r->rows, r->seqs[i].n, &r->rows))
             return kld_fail(err, KLD_E_INPUT, "too many tokens");
         r->longest = num_max(r->longest, r->seqs[i].n);
     }
-    r->spec = kld_run_spec(r->model, r->be, r->opt, r->rows, r->longest);
-    TRY(r->be->supports(&r->spec, err));
+    r->n_lanes = num_max(1, r->opt->n_devices);
+    TRY(NEW_ARRAY(&r->lane, r->n_lanes, err));
+    TRY(NEW_ARRAY(&r->dev, r->n_lanes, err));
     TRY(check_options(r, err));
-    size_t hidden = r->model->config.hidden, max_rows = r->spec.max_rows;
-    TRY(r->be->open(&r->dev, &r->spec, err));
-    TRY(kld_graph_open(&r->graph, r->model, r->be, r->dev, &r->spec, r->longest, err));
-    TRY(kld_stream_open(&r->stream, r->rows, hidden, r->opt->memory, r->opt->spill_dir, max_rows,
-                        err));
-    r->batcher = (kld_batcher){.seqs = r->seqs, .n_seqs = r->n_seqs, .max_rows = max_rows};
-    r->batcher.max_spans = kld_run_spans(&r->spec);
-    TRY(NEW_ARRAY(&r->batcher.span, r->batcher.max_spans, err));
-    TRY(NEW_ARRAY(&r->ids, max_rows, err));
-    if (r->sink->logits) TRY(NEW_ARRAY(&r->host_logits, KLD_CHUNK * r->opt->vocab, err));
-    r->save_cost = (double)r->rows * (double)hidden * sizeof(float) / CHECKPOINT_GUESS;
+    TRY(deal(r, err));
+    TRY(fit(r, err));
+    return r->be->supports(&r->fit.spec, err);
+}
+
+static kld_status open_run(kld_run *r, kld_err *err) {
+    TRY(plan_run(r, err));
+    for (size_t l = 0; l < r->n_lanes; l++) TRY(open_lane(r, l, err));
+    TRY(NEW_ARRAY(&r->ids, r->fit.spec.max_rows, err));
+    if (r->sink->logits)
+        TRY(NEW_ARRAY(&r->host_logits, r->fit.spec.head_rows * r->opt->vocab, err));
+    r->save_cost =
+        (double)r->rows * (double)r->model->config.hidden * sizeof(float) / CHECKPOINT_GUESS;
     return KLD_OK;
 }
 
 static void close_run(kld_run *r) {
     kld_reader_close(&r->reader);
+    for (size_t l = 0; r->lane && l < r->n_lanes; l++) {
+        kld_lane *lane = &r->lane[l];
+        kld_free(lane->batcher.span);
+        kld_free(lane->seqs);
+        kld_stream_close(&lane->stream);
+        kld_graph_close(&lane->graph);
+        r->be->close(lane->dev);
+    }
+    kld_free(r->lane);
+    kld_free(r->dev);
+    kld_free(r->local);
     kld_free(r->host_logits);
     kld_free(r->ids);
-    kld_free(r->batcher.span);
-    kld_stream_close(&r->stream);
-    kld_graph_close(&r->graph);
-    r->be->close(r->dev);
 }
 
-kld_status kld_run_load(kld_run *r, size_t row0, size_t n, kld_err *err) {
-    const float *rows;
-    TRY(kld_stream_get(&r->stream, row0, n, &rows, err));
-    return r->be->upload(r->dev, r->graph.x.p, rows, n * r->stream.cols * sizeof *rows, err);
+kld_status kld_run_next_stage(kld_run *r, kld_err *err) {
+    const kld_stage *stage;
+    TRY(kld_reader_next(&r->reader, &stage, err));
+    for (size_t l = 0; l < r->n_lanes; l++)
+        TRY(kld_graph_prepare(&r->lane[l].graph, &r->reader, stage, l, err));
+    return KLD_OK;
 }
 
-kld_status kld_run_store(kld_run *r, size_t row0, size_t n, kld_err *err) {
-    float *room = kld_stream_room(&r->stream, row0);
-    TRY(r->be->download(r->dev, room, r->graph.x.p, n * r->stream.cols * sizeof *room, err));
-    return kld_stream_put(&r->stream, row0, n, err);
+kld_status kld_run_sync(kld_run *r, kld_err *err) {
+    for (size_t l = 0; l < r->n_lanes; l++) TRY(r->be->sync(r->lane[l].dev, err));
+    return KLD_OK;
 }
 
 /* Ids of the batch, window by window. */
-static void batch_ids(const kld_run *r, size_t window, size_t pos) {
-    size_t done = 0;
-    for (; done < r->batcher.batch.rows; window++, pos = 0) {
-        size_t n = num_min(r->seqs[window].n - pos, r->batcher.batch.rows - done);
-        if (n) memcpy(r->ids + done, r->seqs[window].ids + pos, n * sizeof *r->ids);
+static void batch_ids(const kld_run *r, const kld_lane *lane, size_t window, size_t pos) {
+    size_t rows = lane->batcher.batch.rows;
+    for (size_t done = 0; done < rows; window++, pos = 0) {
+        size_t n = num_min(lane->seqs[window].n - pos, rows - done);
+        if (n) memcpy(r->ids + done, lane->seqs[window].ids + pos, n * sizeof *r->ids);
         done += n;
     }
 }
 
-static kld_status next_stage(kld_run *r, kld_err *err) {
-    const kld_stage *stage;
-    TRY(kld_reader_next(&r->reader, &stage, err));
-    return kld_graph_prepare(&r->graph, stage, err);
-}
-
-static kld_status embed(kld_run *r, kld_err *err) {
-    TRY(next_stage(r, err));
-    kld_batcher *b = &r->batcher;
+static kld_status embed_lane(kld_run *r, kld_lane *lane, kld_err *err) {
+    kld_batcher *b = &lane->batcher;
     kld_batcher_start(b, 0);
     for (size_t window = 0, pos = 0; kld_batcher_next(b); window = b->window, pos = b->pos) {
         TRY(kld_stop_check(err));
-        batch_ids(r, window, pos);
-        kld_view x = r->graph.x;
-        x.rows = b->batch.rows;
-        TRY(r->be->embed(r->dev, &r->graph.w[KLD_SLOT_EMBED], r->ids, x, err));
-        TRY(kld_run_store(r, b->batch_row, b->batch.rows, err));
+        batch_ids(r, lane, window, pos);
+        kld_view x = kld_stream_view(&lane->stream, b->batch_row, b->batch.rows, lane->graph.x);
+        TRY(r->be->embed(lane->dev, &lane->graph.w[KLD_SLOT_EMBED], r->ids, x, err));
+        TRY(kld_stream_store(&lane->stream, b->batch_row, b->batch.rows, x, err));
     }
     return KLD_OK;
 }
 
+static kld_status embed(kld_run *r, kld_err *err) {
+    TRY(kld_run_next_stage(r, err));
+    for (size_t l = 0; l < r->n_lanes; l++) TRY(embed_lane(r, &r->lane[l], err));
+    return kld_run_sync(r, err);
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------- */
+
+static kld_status rows_of(const kld_run *r, kld_resid_rows *out, kld_resid_part **part,
+                          kld_err *err) {
+    TRY(NEW_ARRAY(part, num_max(r->n_seqs, 1), err));
+    for (size_t w = 0; w < r->n_seqs; w++)
+        (*part)[w] = (kld_resid_part){&r->lane[w % r->n_lanes].stream, r->local[w], r->seqs[w].n};
+    *out = (kld_resid_rows){*part, r->n_seqs, r->rows, r->model->config.hidden};
+    return KLD_OK;
+}
+
 static kld_status save(kld_run *r, kld_resid_mark mark, kld_err *err) {
+    kld_resid_rows rows;
+    kld_resid_part *part;
+    TRY(kld_run_sync(r, err));
     double t = kld_seconds();
-    TRY(kld_resid_save(r->opt->state_dir, &r->opt->run_id, mark, &r->stream, err));
+    TRY(rows_of(r, &rows, &part, err));
+    kld_status st = kld_resid_save(r->opt->state_dir, &r->opt->run_id, mark, &rows, err);
+    kld_free(part);
     r->save_cost = kld_seconds() - t;
     r->stats->checkpoint_seconds += r->save_cost;
-    return KLD_OK;
+    return st;
 }
 
 /* After a whole layer; `done` layers are behind us. */
@@ -138,23 +219,36 @@ static kld_status leave(kld_run *r, kld_resid_mark mark, kld_err *err) {
     return kld_fail(err, KLD_E_INTERRUPTED, "interrupted");
 }
 
-/* Layer `index` over windows `first`.. of the stream. */
-static kld_status run_layer(kld_run *r, size_t index, size_t first, kld_err *err) {
+/* Layer `index` over a lane's windows `first`.. . */
+static kld_status lane_layer(kld_run *r, kld_lane *lane, size_t index, size_t first, kld_err *err) {
     const kld_layer *layer = &r->model->layer[index];
-    kld_batcher *b = &r->batcher;
+    kld_batcher *b = &lane->batcher;
     kld_batcher_start(b, first);
     size_t done = first;
     for (;;) {
-        /* Only between windows: a piece of a window needs the keys of the ones before it. */
-        if (b->pos == 0 && kld_stop_requested())
+        /* Only between windows: a piece of a window needs the keys of the ones before it.  With
+         * several lanes the windows that are done are no prefix before the layer's end. */
+        if (b->pos == 0 && r->n_lanes == 1 && kld_stop_requested())
             return leave(r, (kld_resid_mark){index, done}, err);
         if (!kld_batcher_next(b)) return KLD_OK;
-        TRY(kld_run_load(r, b->batch_row, b->batch.rows, err));
-        TRY(kld_graph_layer(&r->graph, layer, &b->batch, b->kv_offset, err));
-        TRY(kld_run_store(r, b->batch_row, b->batch.rows, err));
+        size_t row = b->batch_row, n = b->batch.rows;
+        kld_view x;
+        TRY(kld_stream_load(&lane->stream, row, n, lane->graph.x, &x, err));
+        TRY(kld_graph_layer(&lane->graph, layer, &b->batch, x, b->kv_offset, err));
+        TRY(kld_stream_store(&lane->stream, row, n, x, err));
         if (b->ends_window) done = b->window;
-        kld_progress_set((uint64_t)index * r->rows + b->row);
+        kld_progress_set((uint64_t)index * r->rows + b->row * r->n_lanes);
     }
+}
+
+static kld_status run_layer(kld_run *r, size_t index, size_t first, kld_err *err) {
+    for (size_t l = 0; l < r->n_lanes; l++) {
+        size_t mine = first > l ? num_cdiv(first - l, r->n_lanes) : 0;
+        TRY(lane_layer(r, &r->lane[l], index, mine, err));
+    }
+    if (r->n_lanes > 1 && kld_stop_requested())
+        return leave(r, (kld_resid_mark){index + 1, 0}, err);
+    return KLD_OK;
 }
 
 static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
@@ -162,13 +256,14 @@ static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
     kld_progress_begin("layers", (uint64_t)n * r->rows, n, "tok");
     kld_status st = KLD_OK;
     for (size_t i = from.layer; i < n && st == KLD_OK; i++) {
-        st = next_stage(r, err);
+        st = kld_run_next_stage(r, err);
         if (st == KLD_OK) st = run_layer(r, i, i == from.layer ? from.windows : 0, err);
         if (st != KLD_OK) break;
         r->stats->layers_computed++;
         if (i + 1 == r->opt->stop_after_layer) st = leave(r, (kld_resid_mark){i + 1, 0}, err);
         else st = save_if_cheap(r, i + 1, err);
     }
+    if (st == KLD_OK) st = kld_run_sync(r, err);
     kld_progress_end();
     return st;
 }
@@ -176,7 +271,12 @@ static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
 static kld_status resume(kld_run *r, kld_resid_mark *mark, bool *found, kld_err *err) {
     *found = false;
     if (!r->opt->resume || !r->opt->state_dir) return KLD_OK;
-    TRY(kld_resid_load(r->opt->state_dir, &r->opt->run_id, &r->stream, mark, found, err));
+    kld_resid_rows rows;
+    kld_resid_part *part;
+    TRY(rows_of(r, &rows, &part, err));
+    kld_status st = kld_resid_load(r->opt->state_dir, &r->opt->run_id, &rows, mark, found, err);
+    kld_free(part);
+    TRY(st);
     if (*found && (mark->layer > r->model->config.layers || mark->windows > r->n_seqs))
         return kld_fail(err, KLD_E_INPUT, "%s: the checkpoint is past the end of this run",
                         r->opt->state_dir);
@@ -184,23 +284,58 @@ static kld_status resume(kld_run *r, kld_resid_mark *mark, bool *found, kld_err 
     return KLD_OK;
 }
 
+static void note_memory(kld_run *r) {
+    static const char *const place[] = {"device memory", "host memory", "a spill file"};
+    kld_engine_stats *s = r->stats;
+    uint64_t device = 0, host = r->reader.host_bytes;
+    for (size_t l = 0; l < r->n_lanes; l++) {
+        const kld_lane *lane = &r->lane[l];
+        device +=
+            lane->graph.bytes + lane->stream.device_bytes + r->be->scratch_bytes(&r->fit.spec);
+        host += lane->stream.host_bytes;
+    }
+    device += r->reader.device_bytes;
+    if (r->host_logits) host += r->fit.spec.head_rows * r->opt->vocab * sizeof(float);
+    s->peak_bytes = device + host;
+    if (!r->be->host_memory) s->device_bytes = device / r->n_lanes;
+    s->resident_bytes = (uint64_t)r->rows * r->model->config.hidden * sizeof(float);
+    s->resident_in =
+        place[r->fit.place == KLD_ON_DEVICE && r->be->host_memory ? KLD_ON_HOST : r->fit.place];
+    s->batch_rows = r->fit.spec.max_rows;
+    s->head_rows = r->fit.spec.head_rows;
+}
+
 static kld_status stages(kld_run *r, kld_err *err) {
     kld_resid_mark from = {0, 0};
     bool found;
     TRY(resume(r, &from, &found, err));
-    TRY(kld_reader_open(&r->reader, r->model, found ? from.layer + 1 : 0, err));
-    r->stats->peak_bytes = r->stream.bytes + r->graph.bytes + r->be->scratch_bytes(&r->spec) +
-                           r->reader.buffer_bytes +
-                           (r->host_logits ? KLD_CHUNK * r->opt->vocab * sizeof(float) : 0);
-    r->stats->resumed_layer = from.layer;
-    if (!found) TRY(embed(r, err));
+    TRY(kld_reader_open(&r->reader, r->model, r->be, r->dev, r->n_lanes, found ? from.layer + 1 : 0,
+                        err));
+    note_memory(r);
+    kld_engine_stats *s = r->stats;
+    s->resumed_layer = from.layer;
+    s->open_seconds = kld_seconds() - r->start;
     double t = kld_seconds();
+    if (!found) TRY(embed(r, err));
+    s->embed_seconds = kld_seconds() - t;
+    t = kld_seconds();
     kld_status st = run_layers(r, from, err);
-    r->stats->layer_seconds = kld_seconds() - t;
+    s->layer_seconds = kld_seconds() - t;
     TRY(st);
     t = kld_seconds();
     st = kld_run_head(r, err);
-    r->stats->head_seconds = kld_seconds() - t;
+    s->head_seconds = kld_seconds() - t;
+    return st;
+}
+
+kld_status kld_engine_check(const kld_model *m, const kld_backend *backend, const kld_seq *seqs,
+                            size_t n_seqs, const kld_engine_options *opt, const kld_sink *sink,
+                            kld_err *err) {
+    kld_run r = {.model = m, .be = backend, .seqs = seqs, .n_seqs = n_seqs};
+    r.opt = opt;
+    r.sink = sink;
+    kld_status st = plan_run(&r, err);
+    close_run(&r);
     return st;
 }
 
@@ -212,7 +347,6 @@ kld_status kld_engine_run(const kld_model *m, const kld_backend *backend, const 
     r.sink = sink;
     r.stats = stats;
     r.start = kld_seconds();
-    r.stream.spill.fd = -1;
     memset(stats, 0, sizeof *stats);
     kld_status st = open_run(&r, err);
     if (st == KLD_OK) st = stages(&r, err);
@@ -222,6 +356,7 @@ kld_status kld_engine_run(const kld_model *m, const kld_backend *backend, const 
     stats->zero_blocks = r.reader.zero_blocks;
     stats->blocks = r.reader.blocks;
     stats->read_wait_seconds = r.reader.wait_seconds;
+    stats->read_seconds = r.reader.read_seconds;
     stats->seconds = kld_seconds() - r.start;
     close_run(&r);
     if (stats->nonfinite_weights)

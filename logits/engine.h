@@ -32,11 +32,13 @@ typedef struct kld_gather {
     size_t m;
 } kld_gather;
 
+enum { KLD_OPEN_WINDOWS = 64, KLD_MAX_LANES = 16 };
+
 /* Receives results in window order.  A callback's failure ends the run with its status. */
 typedef struct kld_sink {
     void *ctx;
     /* What to gather for window i; NULL pointer = nothing.  Valid until the records of
-     * window i were delivered. */
+     * window i were delivered; up to KLD_OPEN_WINDOWS windows are asked for ahead of that. */
     kld_status (*gather)(void *ctx, size_t i, kld_gather *out, kld_err *err);
     /* Records of window i; borrowed for the call.  NULL when only logits are wanted. */
     kld_status (*records)(void *ctx, size_t i, const kld_records *r, kld_err *err);
@@ -54,12 +56,17 @@ typedef struct kld_engine_options {
     size_t min_k;     /* at least this many (or vocab); <= top_k */
     double tail_mass; /* stop when the remaining mass is at most this */
     size_t tail_samples;
-    uint64_t seed;         /* of the tail draws */
-    uint64_t memory;       /* bytes for the residual stream before it spills to a file; 0 = auto:
-                              half of the free memory */
-    const char *spill_dir; /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
-    const char *state_dir; /* where the residual is checkpointed for a resume (created);
-                              NULL = no checkpoints */
+    uint64_t seed;                      /* of the tail draws */
+    size_t ref_top_k, ref_tail_samples; /* at least the longest lists the sink gathers at */
+    const int *devices;                 /* [n_devices] of the back end; 0 of them means device 0 */
+    size_t n_devices;       /* windows are dealt to them in turn; one may be named twice */
+    uint64_t device_memory; /* bytes to use of each, when its memory is not the host's; 0 = auto:
+                               nine tenths of what is free */
+    uint64_t memory;        /* host bytes for the residual stream before it spills to a file; 0 =
+                               auto: half of the free memory */
+    const char *spill_dir;  /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
+    const char *state_dir;  /* where the residual is checkpointed for a resume (created);
+                               NULL = no checkpoints */
     bool checkpoint_every_layer; /* whatever it costs; otherwise as often as it stays under
                                     5 % of the time run so far, before the head, and when
                                     interrupted */
@@ -74,8 +81,15 @@ typedef struct kld_engine_stats {
     uint64_t bytes_read; /* of weights, as stored: each bound weight once, except that a
                             tied head is the embedding read a second time */
     uint64_t tokens;
-    uint64_t peak_bytes; /* of engine buffers */
-    double seconds, read_wait_seconds, layer_seconds, head_seconds, checkpoint_seconds;
+    uint64_t peak_bytes;     /* of engine buffers, all devices and the host together */
+    uint64_t device_bytes;   /* of them on each device, when its memory is not the host's */
+    uint64_t resident_bytes; /* of the residual stream, where it is in memory */
+    const char *resident_in; /* "device memory", "host memory" or "a spill file" */
+    size_t batch_rows, head_rows;
+    /* open: allocation; embed, layer, head: the stages, each until the device was done with it;
+     * read: reading was under way; wait: the computation waited for it. */
+    double seconds, open_seconds, embed_seconds, layer_seconds, head_seconds;
+    double read_seconds, read_wait_seconds, checkpoint_seconds;
     size_t resumed_layer;   /* first layer computed in this run */
     size_t layers_computed; /* whole ones, in this run */
     uint64_t nonfinite_rows;
@@ -95,6 +109,13 @@ KLD_NODISCARD kld_status kld_engine_run(const kld_model *m, const kld_backend *b
                                         const kld_engine_options *opt, const kld_sink *sink,
                                         kld_engine_stats *stats, kld_err *err);
 
+/* The refusals of kld_engine_run that need no weight: options, ids, what the back end lacks, device
+ * memory that cannot be enough. */
+KLD_NODISCARD kld_status kld_engine_check(const kld_model *m, const kld_backend *backend,
+                                          const kld_seq *seqs, size_t n_seqs,
+                                          const kld_engine_options *opt, const kld_sink *sink,
+                                          kld_err *err);
+
 /* Identity of the arithmetic, for the capture header: flat JSON object (owned by the caller)
  * with "version", "backend", "device", "blas", "precision", "accumulate", "activations", "chunk",
  * and "arithmetic": one string that is equal exactly when results are comparable. */
@@ -102,7 +123,7 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
                                              const kld_engine_options *opt, json_t **out,
                                              kld_err *err);
 
-/* What a run would need, for `kld inspect`. */
+/* What a run would need, for `kld inspect` (memory of a device is taken as unlimited). */
 typedef struct kld_plan {
     uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
     uint64_t embed_bytes, head_bytes;                     /* stored embedding; decoded head */

@@ -58,11 +58,12 @@ static kld_view carve(struct carver *c, size_t rows, size_t cols, kld_elem elem,
     return v;
 }
 
-static size_t lay_out(kld_graph *g, const kld_config *c, size_t act, size_t rows, size_t keys,
-                      size_t vocab, void *base) {
+static size_t lay_out(kld_graph *g, const kld_config *c, size_t act, const kld_device_spec *spec,
+                      bool resident, void *base) {
     struct carver a = {base, 0};
     size_t f32 = sizeof(float), q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    g->x = carve(&a, rows, c->hidden, KLD_ELEM_F32, f32);
+    size_t rows = spec->max_rows, keys = spec->max_keys;
+    g->x = carve(&a, resident ? 0 : rows, c->hidden, KLD_ELEM_F32, f32);
     g->h = carve(&a, rows, c->hidden, KLD_ELEM_ACT, act);
     g->ka = carve(&a, keys, kv, KLD_ELEM_ACT, act);
     g->va = carve(&a, keys, kv, KLD_ELEM_ACT, act);
@@ -78,20 +79,34 @@ static size_t lay_out(kld_graph *g, const kld_config *c, size_t act, size_t rows
     g->act = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
     most = num_max(most, a.at);
     a.at = shared;
-    g->logits = carve(&a, KLD_CHUNK, vocab, KLD_ELEM_F32, f32);
+    g->logits = carve(&a, spec->head_rows, spec->vocab, KLD_ELEM_F32, f32);
     return num_max(most, a.at);
 }
 
-uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, size_t max_rows,
-                               size_t max_keys, size_t vocab) {
+uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, const kld_device_spec *spec,
+                               bool resident) {
     kld_graph g;
-    return lay_out(&g, c, act_size, max_rows, max_keys, vocab, NULL);
+    return lay_out(&g, c, act_size, spec, resident, NULL);
 }
 
 uint64_t kld_graph_weight_bytes(const kld_backend *be, kld_precision p, const kld_stage *s) {
     uint64_t n = 0;
-    for (size_t i = 0; i < s->n; i++) n += be->weight_bytes(p, s->weight[i].w, s->use[i]);
+    for (size_t i = 0; i < s->n; i++) n += be->weight_bytes(p, s->w[i], s->use[i]);
     return n;
+}
+
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_backend *be, kld_precision p) {
+    uint64_t most = 0;
+    for (size_t i = 0; i <= m->config.layers + 1; i++) {
+        kld_stage s;
+        kld_stage_of(m, i, &s);
+        most = num_max(most, kld_graph_weight_bytes(be, p, &s));
+    }
+    return most;
+}
+
+uint64_t kld_graph_rope_bytes(const kld_config *c, size_t positions) {
+    return 2 * sizeof(float) * positions * (c->head_dim / 2);
 }
 
 /* Angles as the reference implementation takes them: position times frequency in FP32;
@@ -122,25 +137,21 @@ out:
 }
 
 kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_backend *be, kld_device *dev,
-                          const kld_device_spec *spec, size_t positions, kld_err *err) {
+                          const kld_device_spec *spec, bool resident, size_t positions,
+                          kld_err *err) {
     memset(g, 0, sizeof *g);
     g->model = m;
     g->be = be;
     g->dev = dev;
     g->precision = spec->precision;
-    size_t act = be->elem_size(dev, KLD_ELEM_ACT), most = 0;
-    size_t block =
-        (size_t)kld_graph_block_bytes(&m->config, act, spec->max_rows, spec->max_keys, spec->vocab);
-    for (size_t i = 0; i <= m->config.layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        most = num_max(most, (size_t)kld_graph_weight_bytes(be, spec->precision, &s));
-    }
+    size_t act = be->elem_size(spec->precision, KLD_ELEM_ACT);
+    uint64_t block = kld_graph_block_bytes(&m->config, act, spec, resident);
+    uint64_t weights = kld_graph_largest_weights(m, be, spec->precision);
     kld_status st;
-    TRY_TO(out, be->alloc(dev, &g->block, block, err));
-    TRY_TO(out, be->alloc(dev, &g->weights, most, err));
-    lay_out(g, &m->config, act, spec->max_rows, spec->max_keys, spec->vocab, g->block);
-    g->bytes = block + most;
+    TRY_TO(out, be->alloc(dev, &g->block, (size_t)block, err));
+    TRY_TO(out, be->alloc(dev, &g->weights, (size_t)weights, err));
+    lay_out(g, &m->config, act, spec, resident, g->block);
+    g->bytes = block + weights;
     TRY_TO(out, open_rope(g, positions, err));
     return KLD_OK;
 out:
@@ -157,22 +168,24 @@ void kld_graph_close(kld_graph *g) {
     memset(g, 0, sizeof *g);
 }
 
-kld_status kld_graph_prepare(kld_graph *g, const kld_stage *s, kld_err *err) {
+kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader, const kld_stage *s, size_t d,
+                             kld_err *err) {
     const kld_backend *be = g->be;
-    kld_precision p = g->precision;
     unsigned char *at = g->weights;
     memset(g->has, 0, sizeof g->has);
     for (size_t i = 0; i < s->n; i++) {
-        TRY(be->prepare(g->dev, &s->weight[i], s->use[i], at, &g->w[s->slot[i]], err));
+        kld_raw_weight raw;
+        kld_reader_weight(reader, s, i, d, &raw);
+        TRY(be->prepare(g->dev, &raw, s->use[i], at, &g->w[s->slot[i]], err));
         g->has[s->slot[i]] = true;
-        at += be->weight_bytes(p, s->weight[i].w, s->use[i]);
+        at += be->weight_bytes(g->precision, s->w[i], s->use[i]);
     }
     return KLD_OK;
 }
 
 /* The first n rows of a view, or n rows from row `from`. */
 static kld_view rows_of(const kld_graph *g, kld_view v, size_t from, size_t n) {
-    v.p = (unsigned char *)v.p + from * v.ld * g->be->elem_size(g->dev, v.elem);
+    v.p = (unsigned char *)v.p + from * v.ld * g->be->elem_size(g->precision, v.elem);
     v.rows = n;
     return v;
 }
@@ -190,13 +203,16 @@ static kld_status attention(kld_graph *g, const kld_layer *layer, const kld_batc
     TRY(be->linear(dev, b, h, &w[KLD_SLOT_Q], q, false, err));
     TRY(be->linear(dev, b, h, &w[KLD_SLOT_K], k, false, err));
     TRY(be->linear(dev, b, h, &w[KLD_SLOT_V], va, false, err));
-    if (g->has[KLD_SLOT_Q_NORM])
-        TRY(be->head_norm(dev, q, c->head_dim, &w[KLD_SLOT_Q_NORM], c->norm_eps, err));
-    if (g->has[KLD_SLOT_K_NORM])
-        TRY(be->head_norm(dev, k, c->head_dim, &w[KLD_SLOT_K_NORM], c->norm_eps, err));
-    TRY(be->rope(dev, b, q, c->head_dim, &g->rope, qa, err));
-    TRY(be->rope(dev, b, k, c->head_dim, &g->rope, ka, err));
-    kld_attend_args a = {c->heads, c->kv_heads, c->head_dim, (float)c->attn_scale, layer->window};
+    const kld_dev_weight *qn = g->has[KLD_SLOT_Q_NORM] ? &w[KLD_SLOT_Q_NORM] : NULL;
+    const kld_dev_weight *kn = g->has[KLD_SLOT_K_NORM] ? &w[KLD_SLOT_K_NORM] : NULL;
+    TRY(be->rope(dev, b, q, c->head_dim, qn, c->norm_eps, &g->rope, qa, err));
+    TRY(be->rope(dev, b, k, c->head_dim, kn, c->norm_eps, &g->rope, ka, err));
+    kld_attend_args a = {.heads = c->heads,
+                         .kv_heads = c->kv_heads,
+                         .head_dim = c->head_dim,
+                         .value_dim = c->head_dim,
+                         .scale = (float)c->attn_scale,
+                         .window = layer->window};
     /* The FP32 queries are no longer needed; their buffer takes the output. */
     kld_view y = q;
     y.elem = KLD_ELEM_ACT;
@@ -215,9 +231,9 @@ static kld_status mlp(kld_graph *g, const kld_batch *b, kld_view x, kld_view h, 
     return be->linear(dev, b, act, &g->w[KLD_SLOT_DOWN], x, true, err);
 }
 
-kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch *b,
+kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch *b, kld_view x,
                            size_t kv_offset, kld_err *err) {
-    kld_view x = rows_of(g, g->x, 0, b->rows), h = rows_of(g, g->h, 0, b->rows);
+    kld_view h = rows_of(g, g->h, 0, b->rows);
     double eps = g->model->config.norm_eps;
     for (size_t i = 0; i < layer->n_sub; i++) {
         const kld_sublayer *s = &layer->sub[i];
@@ -230,8 +246,8 @@ kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch
     return KLD_OK;
 }
 
-kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_err *err) {
-    kld_view x = rows_of(g, g->x, 0, b->rows), h = rows_of(g, g->h, 0, b->rows);
+kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err) {
+    kld_view h = rows_of(g, g->h, 0, b->rows);
     double eps = g->model->config.norm_eps;
     TRY(g->be->norm(g->dev, x, &g->w[KLD_SLOT_FINAL_NORM], eps, h, err));
     return g->be->linear(g->dev, b, h, &g->w[KLD_SLOT_HEAD], rows_of(g, g->logits, 0, b->rows),

@@ -36,17 +36,18 @@ void kld_batcher_start(kld_batcher *b, size_t window);
  * number of windows finished. */
 bool kld_batcher_next(kld_batcher *b);
 
-/* Device buffers and prepared weights of a run. */
+/* Device buffers and prepared weights of a run on one device. */
 typedef struct kld_graph {
     const kld_model *model;
     const kld_backend *be;
     kld_device *dev; /* borrowed */
     kld_precision precision;
-    kld_view x, h;          /* residual rows F32, normed rows ACT: [max_rows][hidden] */
+    kld_view x;             /* residual rows F32 [max_rows][hidden] when they are not resident */
+    kld_view h;             /* normed rows ACT [max_rows][hidden] */
     kld_view q, qa;         /* [max_rows][heads*dim] F32, ACT */
     kld_view k, ka, va;     /* [max_rows][kv*dim] F32; [max_keys][kv*dim] ACT */
     kld_view gate, up, act; /* [max_rows][intermediate] F32, F32, ACT */
-    kld_view logits;        /* [KLD_CHUNK][vocab] F32 */
+    kld_view logits;        /* [head_rows][vocab] F32 */
     kld_rope_table rope;
     void *block;                      /* owned: all of the above */
     void *weights;                    /* owned: prepared weights of one stage */
@@ -56,25 +57,30 @@ typedef struct kld_graph {
     bool has[KLD_SLOT_COUNT];
 } kld_graph;
 
-/* Sizes without allocation, for plans. */
-uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, size_t max_rows,
-                               size_t max_keys, size_t vocab);
+/* Sizes without allocation, for plans.  resident: the residual stream is on the device and needs
+ * no buffer of a batch. */
+uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, const kld_device_spec *spec,
+                               bool resident);
 uint64_t kld_graph_weight_bytes(const kld_backend *be, kld_precision p, const kld_stage *s);
+/* Of the largest stage. */
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_backend *be, kld_precision p);
+uint64_t kld_graph_rope_bytes(const kld_config *c, size_t positions);
 
 /* KLD_E_NOMEM, KLD_E_DEVICE.  g is then empty; kld_graph_close is always fine. */
 KLD_NODISCARD kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_backend *be,
-                                        kld_device *dev, const kld_device_spec *spec,
+                                        kld_device *dev, const kld_device_spec *spec, bool resident,
                                         size_t positions, kld_err *err);
 void kld_graph_close(kld_graph *g);
 
-/* Decode a stage's weights into g->w. */
-KLD_NODISCARD kld_status kld_graph_prepare(kld_graph *g, const kld_stage *s, kld_err *err);
+/* Decode a stage that reader gave into g->w; this is the reader's device number d. */
+KLD_NODISCARD kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader,
+                                           const kld_stage *s, size_t d, kld_err *err);
 
-/* Push the rows in g->x through the layer whose weights are prepared. */
+/* Push the rows of x (F32 [b->rows][hidden]) through the layer whose weights are prepared. */
 KLD_NODISCARD kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch *b,
-                                         size_t kv_offset, kld_err *err);
-/* Final norm and head of the rows in g->x (at most KLD_CHUNK) into g->logits. */
-KLD_NODISCARD kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_err *err);
+                                         kld_view x, size_t kv_offset, kld_err *err);
+/* Final norm and head of the rows of x (at most head_rows) into g->logits. */
+KLD_NODISCARD kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

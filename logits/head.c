@@ -1,107 +1,196 @@
-/* The last stage: final norm, head, statistics, delivery. */
+/* The last stage: final norm, head, statistics, delivery.
+ *
+ * A call covers up to head_rows rows of one window.  Every lane may have head_slots calls under
+ * way; they are ended in the order they were begun, which is the order of the windows, so while
+ * the host takes the records of one call the devices work on the next ones. */
 #include "kld/base/log.h"
+#include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "logits/run.h"
 
 #include <string.h>
 
-/* Rows of window w that the head runs over, and those that are scored. */
-struct range {
-    size_t first, end, scored, scored_end;
+/* A window that is being worked on. */
+struct open_window {
+    size_t first, end;         /* positions the head runs over */
+    size_t scored, scored_end; /* those that are scored */
+    kld_gather gather;
+    kld_records rec;
 };
 
-static struct range range_of(const kld_run *r, size_t w) {
+/* A call under way. */
+struct call {
+    size_t window, from, to; /* positions that are scored */
+    bool last;               /* of its window */
+};
+
+enum { MAX_CALLS = 2 * KLD_MAX_LANES };
+_Static_assert((int)MAX_CALLS < (int)KLD_OPEN_WINDOWS, "every call may be a window of its own");
+
+struct head {
+    kld_run *r;
+    struct open_window *open; /* owned [KLD_OPEN_WINDOWS]: window w is at w % KLD_OPEN_WINDOWS */
+    struct call call[MAX_CALLS];
+    size_t begun, ended;             /* calls */
+    size_t under_way[KLD_MAX_LANES]; /* at most `slots` each */
+    size_t slots, done_rows;
+    kld_span *span; /* owned [head_rows / KLD_CHUNK] */
+};
+
+static struct open_window *window_of(const struct head *h, size_t w) {
+    return &h->open[w % KLD_OPEN_WINDOWS];
+}
+
+static kld_status open_window(struct head *h, size_t w, kld_err *err) {
+    const kld_run *r = h->r;
     const kld_seq *s = &r->seqs[w];
-    struct range a = {0};
-    a.scored_end = s->n ? s->n - 1 : 0;
-    a.scored = num_min(s->score_from, a.scored_end);
-    a.first = r->sink->logits ? 0 : a.scored;
-    a.end = r->sink->logits ? s->n : a.scored_end;
-    return a;
+    struct open_window *o = window_of(h, w);
+    memset(o, 0, sizeof *o);
+    o->scored_end = s->n ? s->n - 1 : 0;
+    o->scored = num_min(s->score_from, o->scored_end);
+    o->first = r->sink->logits ? 0 : o->scored;
+    o->end = r->sink->logits ? s->n : o->scored_end;
+    if (!r->sink->records) return KLD_OK;
+    kld_gather *g = &o->gather;
+    if (r->sink->gather) TRY(r->sink->gather(r->sink->ctx, w, g, err));
+    size_t ld = g->ids && g->count ? g->ld : 0, m = g->tail_ids ? g->m : 0;
+    if (ld > r->opt->ref_top_k || m > r->opt->ref_tail_samples)
+        return kld_fail(err, KLD_E_INTERNAL,
+                        "lists of %zu ids and %zu draws; %zu and %zu were "
+                        "announced",
+                        ld, m, r->opt->ref_top_k, r->opt->ref_tail_samples);
+    TRY(kld_records_alloc(&o->rec, o->scored_end - o->scored, r->opt->top_k, r->opt->tail_samples,
+                          ld, m, err));
+    o->rec.first = o->scored;
+    return KLD_OK;
 }
 
-static kld_status deliver_logits(kld_run *r, size_t w, size_t pos, size_t n, kld_err *err) {
-    size_t bytes = n * r->opt->vocab * sizeof *r->host_logits;
-    TRY(r->be->download(r->dev, r->host_logits, r->graph.logits.p, bytes, err));
-    return r->sink->logits(r->sink->ctx, w, pos, n, r->host_logits, err);
+static kld_status close_window(struct head *h, size_t w, kld_err *err) {
+    kld_run *r = h->r;
+    struct open_window *o = window_of(h, w);
+    kld_status st = KLD_OK;
+    if (r->sink->records) st = r->sink->records(r->sink->ctx, w, &o->rec, err);
+    kld_records_free(&o->rec);
+    kld_progress_set(h->done_rows += r->seqs[w].n);
+    return st;
 }
 
-static kld_status score(kld_run *r, size_t w, const struct range *a, size_t pos, size_t n,
-                        const kld_gather *g, kld_records *rec, kld_err *err) {
-    size_t from = num_max(pos, a->scored), to = num_min(pos + n, a->scored_end);
-    if (from >= to) return KLD_OK;
-    const kld_engine_options *o = r->opt;
-    size_t row = from - a->scored, bad = 0, first_bad = 0;
-    kld_head_args args = {.top_k = o->top_k,
-                          .min_k = o->min_k,
-                          .tail_mass = o->tail_mass,
-                          .seed = o->seed,
-                          .window = w,
-                          .pos = from,
-                          .labels = r->seqs[w].ids + from + 1};
+static kld_status end_call(struct head *h, kld_err *err) {
+    kld_run *r = h->r;
+    const struct call *c = &h->call[h->ended++ % MAX_CALLS];
+    h->under_way[c->window % r->n_lanes]--;
+    struct open_window *o = window_of(h, c->window);
+    kld_device *dev = r->lane[c->window % r->n_lanes].dev;
+    size_t bad = 0, first_bad = 0;
+    if (c->to > c->from)
+        TRY(r->be->head_end(dev, &o->rec, c->from - o->scored, &bad, &first_bad, err));
+    if (bad && r->stats->nonfinite_rows == 0) {
+        r->stats->nonfinite_window = c->window;
+        r->stats->nonfinite_position = c->from + first_bad;
+        kld_warn("window %zu, position %zu: the logits are not finite; such positions are "
+                 "recorded as not finite",
+                 c->window, c->from + first_bad);
+    }
+    r->stats->nonfinite_rows += bad;
+    return c->last ? close_window(h, c->window, err) : KLD_OK;
+}
+
+static kld_status begin_stats(const struct head *h, const struct open_window *o,
+                              const struct call *c, size_t pos, kld_err *err) {
+    const kld_run *r = h->r;
+    const kld_engine_options *opt = r->opt;
+    const kld_lane *lane = &r->lane[c->window % r->n_lanes];
+    const kld_gather *g = &o->gather;
+    size_t row = c->from - o->scored;
+    kld_head_args args = {.top_k = opt->top_k,
+                          .min_k = opt->min_k,
+                          .tail_samples = opt->tail_samples,
+                          .tail_mass = opt->tail_mass,
+                          .seed = opt->seed,
+                          .window = c->window,
+                          .pos = c->from,
+                          .labels = r->seqs[c->window].ids + c->from + 1};
     if (g->ids && g->count) {
         args.ref_count = g->count + row;
         args.ref_ids = g->ids + row * g->ld;
         args.ref_ids_ld = g->ld;
     }
-    if (g->tail_ids) args.ref_tail_ids = g->tail_ids + row * g->m;
-    kld_view l = r->graph.logits;
-    l.p = (float *)l.p + (from - pos) * l.ld;
-    l.rows = to - from;
-    TRY(r->be->head_stats(r->dev, l, &args, rec, row, &bad, &first_bad, err));
-    if (bad && r->stats->nonfinite_rows == 0) {
-        r->stats->nonfinite_window = w;
-        r->stats->nonfinite_position = from + first_bad;
-        kld_warn("window %zu, position %zu: the logits are not finite; such positions are "
-                 "recorded as not finite",
-                 w, from + first_bad);
+    if (g->tail_ids) {
+        args.ref_tail_ids = g->tail_ids + row * g->m;
+        args.ref_m = g->m;
     }
-    r->stats->nonfinite_rows += bad;
+    kld_view l = lane->graph.logits;
+    l.p = (float *)l.p + (c->from - pos) * l.ld;
+    l.rows = c->to - c->from;
+    return r->be->head_begin(lane->dev, l, &args, err);
+}
+
+/* Head over positions [pos, pos + n) of a window. */
+static kld_status begin_call(struct head *h, size_t w, size_t pos, size_t n, kld_err *err) {
+    kld_run *r = h->r;
+    kld_lane *lane = &r->lane[w % r->n_lanes];
+    const struct open_window *o = window_of(h, w);
+    kld_batch b = {h->span, 0, n};
+    for (size_t i = 0; i < n; i += KLD_CHUNK)
+        h->span[b.n++] = (kld_span){.row = i, .n = num_min(KLD_CHUNK, n - i), .pos = pos + i};
+    kld_view x;
+    TRY(kld_stream_load(&lane->stream, r->local[w] + pos, n, lane->graph.x, &x, err));
+    TRY(kld_graph_head(&lane->graph, &b, x, err));
+    if (r->sink->logits) {
+        size_t bytes = n * r->opt->vocab * sizeof *r->host_logits;
+        TRY(r->be->download(lane->dev, r->host_logits, lane->graph.logits.p, bytes, err));
+        TRY(r->sink->logits(r->sink->ctx, w, pos, n, r->host_logits, err));
+    }
+    struct call *c = &h->call[h->begun % MAX_CALLS];
+    *c = (struct call){w, num_max(pos, o->scored), num_min(pos + n, o->scored_end),
+                       pos + n == o->end};
+    if (!r->sink->records || c->from >= c->to) c->to = c->from;
+    else TRY(begin_stats(h, o, c, pos, err));
+    h->begun++;
+    h->under_way[w % r->n_lanes]++;
     return KLD_OK;
 }
 
-static kld_status window_head(kld_run *r, size_t w, size_t row0, kld_err *err) {
-    const kld_sink *sink = r->sink;
-    struct range a = range_of(r, w);
-    kld_gather g = {0};
-    kld_records rec = {0};
-    kld_status st = KLD_OK;
-    if (sink->records) {
-        if (sink->gather) TRY(sink->gather(sink->ctx, w, &g, err));
-        TRY(kld_records_alloc(&rec, a.scored_end - a.scored, r->opt->top_k, r->opt->tail_samples,
-                              g.ids && g.count ? g.ld : 0, g.tail_ids ? g.m : 0, err));
-        rec.first = a.scored;
+static kld_status window_head(struct head *h, size_t w, kld_err *err) {
+    size_t step = h->r->fit.spec.head_rows;
+    TRY(open_window(h, w, err));
+    const struct open_window *o = window_of(h, w);
+    for (size_t p = o->first; p < o->end; p += step) {
+        while (h->under_way[w % h->r->n_lanes] >= h->slots) TRY(end_call(h, err));
+        TRY(begin_call(h, w, p, num_min(step, o->end - p), err));
     }
-    for (size_t p = a.first; p < a.end; p += KLD_CHUNK) {
-        size_t n = num_min(KLD_CHUNK, a.end - p);
-        kld_span span = {.row = 0, .n = n, .pos = p, .kv_row = 0};
-        kld_batch b = {&span, 1, n};
-        TRY_TO(out, kld_run_load(r, row0 + p, n, err));
-        TRY_TO(out, kld_graph_head(&r->graph, &b, err));
-        if (sink->logits) TRY_TO(out, deliver_logits(r, w, p, n, err));
-        if (sink->records) TRY_TO(out, score(r, w, &a, p, n, &g, &rec, err));
+    if (o->first < o->end) return KLD_OK;
+    /* Nothing to compute; it is delivered when its turn comes. */
+    while (h->ended < h->begun) TRY(end_call(h, err));
+    return close_window(h, w, err);
+}
+
+static kld_status all_windows(struct head *h, size_t skip, kld_err *err) {
+    for (size_t w = skip; w < h->r->n_seqs; w++) {
+        /* What is under way is whole windows' work: finish it, then leave. */
+        if (kld_stop_requested())
+            while (h->ended < h->begun) TRY(end_call(h, err));
+        TRY(kld_stop_check(err));
+        TRY(window_head(h, w, err));
     }
-    if (sink->records) st = sink->records(sink->ctx, w, &rec, err);
-out:
-    kld_records_free(&rec);
-    return st;
+    while (h->ended < h->begun) TRY(end_call(h, err));
+    return KLD_OK;
 }
 
 kld_status kld_run_head(kld_run *r, kld_err *err) {
-    const kld_stage *stage;
-    TRY(kld_reader_next(&r->reader, &stage, err));
-    TRY(kld_graph_prepare(&r->graph, stage, err));
-    size_t row = 0, skip = num_min(r->opt->skip_windows, r->n_seqs);
-    for (size_t w = 0; w < skip; w++) row += r->seqs[w].n;
-    kld_status st = KLD_OK;
-    kld_progress_begin("head", r->rows - row, 1, "tok");
-    for (size_t w = skip, done = 0; w < r->n_seqs; w++) {
-        TRY_TO(out, kld_stop_check(err));
-        TRY_TO(out, window_head(r, w, row, err));
-        row += r->seqs[w].n;
-        kld_progress_set(done += r->seqs[w].n);
-    }
+    struct head h = {.r = r, .slots = num_min(r->be->head_slots, MAX_CALLS / KLD_MAX_LANES)};
+    TRY(kld_run_next_stage(r, err));
+    size_t rows = 0, skip = num_min(r->opt->skip_windows, r->n_seqs);
+    for (size_t w = skip; w < r->n_seqs; w++) rows += r->seqs[w].n;
+    kld_progress_begin("head", rows, 1, "tok");
+    kld_status st;
+    TRY_TO(out, NEW_ARRAY(&h.open, KLD_OPEN_WINDOWS, err));
+    TRY_TO(out, NEW_ARRAY(&h.span, r->fit.spec.head_rows / KLD_CHUNK, err));
+    TRY_TO(out, all_windows(&h, skip, err));
 out:
     kld_progress_end();
+    for (size_t i = 0; h.open && i < KLD_OPEN_WINDOWS; i++) kld_records_free(&h.open[i].rec);
+    kld_free(h.open);
+    kld_free(h.span);
     return st;
 }

@@ -4,14 +4,27 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 
+#include <stdatomic.h>
 #include <string.h>
+
+enum { PART_ALIGN = 256, DATA = 0, SCALE, GLOBAL, BIAS };
+/* Large enough for the disk and for the link to the card, small enough that 16 threads times two
+ * of them are little memory. */
+#define PIECE_BYTES ((uint64_t)8 << 20)
+
+static uint64_t padded(uint64_t n) { return num_cdiv(n, PART_ALIGN) * PART_ALIGN; }
 
 static void add_weight(kld_stage *s, const kld_weight *table, kld_slot slot, kld_use use) {
     const kld_weight *w = &table[slot];
     if (w->rows == 0) return;
+    const kld_tensor *part[4] = {w->data, w->scale, w->global, w->bias};
     s->slot[s->n] = slot;
     s->use[s->n] = use;
-    s->weight[s->n].w = w;
+    s->w[s->n] = w;
+    for (int p = 0; p < 4; p++) {
+        s->at[s->n][p] = s->raw_bytes;
+        if (part[p]) s->raw_bytes += padded(part[p]->bytes);
+    }
     s->bytes += kld_weight_bytes(w);
     s->n++;
 }
@@ -36,67 +49,206 @@ void kld_stage_of(const kld_model *m, size_t index, kld_stage *out) {
     }
 }
 
-static uint64_t padded(const kld_tensor *t) { return t ? (t->bytes + 63) / 64 * 64 : 0; }
-
-uint64_t kld_stage_buffer_bytes(const kld_stage *s) {
-    uint64_t n = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        const kld_weight *w = s->weight[i].w;
-        n += padded(w->data) + padded(w->scale) + padded(w->global) + padded(w->bias);
+uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first) {
+    uint64_t most = 0, before = 0;
+    for (size_t i = first; i <= m->config.layers + 1; i++) {
+        kld_stage s;
+        kld_stage_of(m, i, &s);
+        if (before + s.raw_bytes > most) most = before + s.raw_bytes;
+        before = s.raw_bytes;
     }
+    return most;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------- */
+
+struct kld_piece {
+    size_t weight, row0, rows; /* rows == 0: the bias */
+};
+
+static size_t piece_rows(const kld_weight *w) {
+    kld_weight_slice one = kld_weight_rows(w, 0, 1);
+    uint64_t n = PIECE_BYTES / num_max(1, one.data_bytes);
+    return num_min(w->rows, (size_t)num_max(1, n));
+}
+
+static size_t count_pieces(const kld_stage *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++)
+        n += num_cdiv(s->w[i]->rows, piece_rows(s->w[i])) + (s->w[i]->bias != NULL);
     return n;
 }
 
-static kld_status read_part(const kld_reader *r, const kld_tensor *t, unsigned char **at,
-                            const unsigned char **out, kld_err *err) {
-    *out = NULL;
-    if (!t) return KLD_OK;
-    *out = *at;
-    *at += padded(t);
-    return kld_checkpoint_read(&r->model->ckpt, t, 0, *at - padded(t), (size_t)t->bytes, err);
+static uint64_t piece_bytes(const kld_weight *w, size_t row0, size_t rows) {
+    if (!rows) return padded(w->bias->bytes);
+    kld_weight_slice s = kld_weight_rows(w, row0, rows);
+    return padded(s.data_bytes) + padded(s.scale_bytes) +
+           (w->global ? padded(w->global->bytes) : 0);
 }
 
-/* Runs beside the computation; touches only the buffer and stage of `next`. */
-static kld_status read_stage(void *arg, kld_err *err) {
-    kld_reader *r = arg;
-    kld_stage *s = &r->stage[r->next % 2];
-    unsigned char *at = r->buf[r->next % 2];
+static void cut(kld_reader *r, const kld_stage *s) {
+    r->n_pieces = 0;
     for (size_t i = 0; i < s->n; i++) {
-        kld_host_weight *h = &s->weight[i];
-        TRY(read_part(r, h->w->data, &at, &h->v.data, err));
-        TRY(read_part(r, h->w->scale, &at, &h->v.scale, err));
-        TRY(read_part(r, h->w->global, &at, &h->v.global, err));
-        TRY(read_part(r, h->w->bias, &at, &h->bias, err));
-        uint64_t bad = 0;
-        TRY(kld_weight_check(h->w, h->v, &bad, err));
-        s->nonfinite += bad;
-        s->zero_blocks += kld_weight_zero_blocks(h->w, h->v);
-        if (h->w->format == KLD_FMT_NVFP4) s->blocks += h->w->rows * (h->w->cols / 16);
+        size_t step = piece_rows(s->w[i]);
+        if (s->w[i]->bias) r->piece[r->n_pieces++] = (struct kld_piece){i, 0, 0};
+        for (size_t row = 0; row < s->w[i]->rows; row += step)
+            r->piece[r->n_pieces++] =
+                (struct kld_piece){i, row, num_min(step, s->w[i]->rows - row)};
+    }
+}
+
+/* What the pieces of a stage add up to; several threads read at a time. */
+struct reading {
+    kld_reader *r;
+    kld_stage *s;
+    atomic_ullong nonfinite, zero_blocks;
+};
+
+static unsigned char *stage_memory(const kld_reader *r, const kld_stage *s, size_t d) {
+    bool odd = s == &r->stage[1];
+    return r->raw[d] + (odd ? r->raw_bytes - s->raw_bytes : 0);
+}
+
+/* Read bytes of a tensor to `at` in the stage's memory: straight, or by way of *room, which moves
+ * on.  *seen is where the host can look at them. */
+static kld_status fetch(const struct reading *g, const kld_tensor *t, uint64_t from, uint64_t n,
+                        uint64_t at, size_t lane, unsigned char **room, const unsigned char **seen,
+                        kld_err *err) {
+    const kld_reader *r = g->r;
+    *seen = NULL;
+    if (!t || !n) return KLD_OK;
+    unsigned char *to = r->be->host_memory ? stage_memory(r, g->s, 0) + at : *room;
+    *seen = to;
+    TRY(kld_checkpoint_read(&r->model->ckpt, t, from, to, (size_t)n, err));
+    if (r->be->host_memory) return KLD_OK;
+    *room += padded(n);
+    r->lane_busy[lane] = 1;
+    for (size_t d = 0; d < r->n_dev; d++)
+        TRY(r->be->feed(r->dev[d], lane, stage_memory(r, g->s, d) + at, to, (size_t)n, err));
+    return KLD_OK;
+}
+
+static kld_status read_rows(struct reading *g, const struct kld_piece *p, size_t lane,
+                            unsigned char *room, kld_err *err) {
+    kld_stage *s = g->s;
+    const kld_weight *w = s->w[p->weight];
+    const uint64_t *at = s->at[p->weight];
+    kld_weight_slice c = kld_weight_rows(w, p->row0, p->rows);
+    kld_weight_view v;
+    TRY(fetch(g, w->global, 0, w->global ? w->global->bytes : 0, at[GLOBAL], lane, &room, &v.global,
+              err));
+    TRY(fetch(g, w->scale, c.scale_at, c.scale_bytes, at[SCALE] + c.scale_at, lane, &room, &v.scale,
+              err));
+    TRY(fetch(g, w->data, c.data_at, c.data_bytes, at[DATA] + c.data_at, lane, &room, &v.data,
+              err));
+    uint64_t bad = 0;
+    TRY(kld_weight_check(w, v, p->row0, p->rows, &bad, err));
+    atomic_fetch_add(&g->nonfinite, bad);
+    atomic_fetch_add(&g->zero_blocks, kld_weight_zero_blocks(w, v, p->rows));
+    if (p->row0 == 0) {
+        s->alpha[p->weight] = kld_weight_alpha(w, v);
+        s->global[p->weight] = w->global ? kld_scale_value(w->global, v.global, 0) : 1.0f;
+        if (w->format == KLD_FMT_FP8_TENSOR)
+            s->global[p->weight] = kld_scale_value(w->scale, v.scale, 0);
     }
     return KLD_OK;
 }
 
+static kld_status read_piece(void *arg, size_t thread, size_t job, kld_err *err) {
+    struct reading *g = arg;
+    kld_reader *r = g->r;
+    const struct kld_piece *p = &r->piece[job];
+    unsigned char *room = NULL;
+    size_t lane = 0;
+    if (!r->be->host_memory) {
+        lane = 2 * thread + r->lane_next[thread];
+        r->lane_next[thread] ^= 1;
+        if (r->lane_busy[lane])
+            for (size_t d = 0; d < r->n_dev; d++) TRY(r->be->feed_wait(r->dev[d], lane, err));
+        r->lane_busy[lane] = 0;
+        room = r->lane[lane];
+    }
+    if (p->rows) return read_rows(g, p, lane, room, err);
+    const kld_tensor *bias = g->s->w[p->weight]->bias;
+    const unsigned char *seen;
+    return fetch(g, bias, 0, bias->bytes, g->s->at[p->weight][BIAS], lane, &room, &seen, err);
+}
+
+/* Runs beside the computation; touches only the memory and the stage of `next`. */
+static kld_status read_stage(void *arg, kld_err *err) {
+    kld_reader *r = arg;
+    double t = kld_seconds();
+    struct reading g = {.r = r, .s = &r->stage[r->next % 2]};
+    cut(r, g.s);
+    kld_status st = kld_parallel(r->be->readers, r->n_pieces, read_piece, &g, err);
+    g.s->nonfinite = atomic_load(&g.nonfinite);
+    g.s->zero_blocks = atomic_load(&g.zero_blocks);
+    for (size_t i = 0; i < g.s->n; i++)
+        if (g.s->w[i]->format == KLD_FMT_NVFP4)
+            g.s->blocks += g.s->w[i]->rows * (g.s->w[i]->cols / 16);
+    r->read_seconds += kld_seconds() - t;
+    return st;
+}
+
+/* ---- life ------------------------------------------------------------------------------ */
+
 static kld_status start(kld_reader *r, kld_err *err) {
     kld_stage_of(r->model, r->next, &r->stage[r->next % 2]);
+    for (size_t d = 0; d < r->n_dev && !r->be->host_memory; d++)
+        TRY(r->be->feed_open(r->dev[d], err));
     return kld_task_start(&r->task, read_stage, r, err);
 }
 
-kld_status kld_reader_open(kld_reader *r, const kld_model *m, size_t first, kld_err *err) {
-    memset(r, 0, sizeof *r);
-    r->model = m;
-    r->next = first;
-    uint64_t need[2] = {0, 0};
+static uint64_t largest_piece(const kld_model *m, size_t first, size_t *pieces) {
+    uint64_t most = 0;
+    *pieces = 0;
     for (size_t i = first; i <= m->config.layers + 1; i++) {
         kld_stage s;
         kld_stage_of(m, i, &s);
-        uint64_t n = kld_stage_buffer_bytes(&s);
-        if (n > need[i % 2]) need[i % 2] = n;
+        *pieces = num_max(*pieces, count_pieces(&s));
+        for (size_t k = 0; k < s.n; k++) {
+            most = num_max(most, piece_bytes(s.w[k], 0, piece_rows(s.w[k])));
+            if (s.w[k]->bias) most = num_max(most, piece_bytes(s.w[k], 0, 0));
+        }
     }
+    return most;
+}
+
+uint64_t kld_reader_host_bytes(const kld_model *m, const kld_backend *be, size_t first) {
+    size_t pieces;
+    return be->host_memory ? 0 : 2 * be->readers * largest_piece(m, first, &pieces);
+}
+
+static kld_status open_lanes(kld_reader *r, kld_err *err) {
+    if (r->be->host_memory) return KLD_OK;
+    size_t n = 2 * r->be->readers;
+    TRY(NEW_ARRAY(&r->lane, n, err));
+    TRY(NEW_ARRAY(&r->lane_busy, n, err));
+    TRY(NEW_ARRAY(&r->lane_next, r->be->readers, err));
+    for (size_t i = 0; i < n; i++)
+        TRY(r->be->stage_alloc(r->dev[0], (void **)&r->lane[i], (size_t)r->lane_bytes, err));
+    r->host_bytes = n * r->lane_bytes;
+    return KLD_OK;
+}
+
+kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_backend *be,
+                           kld_device *const *dev, size_t n_dev, size_t first, kld_err *err) {
+    memset(r, 0, sizeof *r);
+    r->model = m;
+    r->be = be;
+    r->dev = dev;
+    r->n_dev = n_dev;
+    r->next = first;
+    r->raw_bytes = kld_stage_pair_bytes(m, first);
+    r->lane_bytes = largest_piece(m, first, &r->max_pieces);
     kld_status st;
-    for (size_t i = 0; i < 2; i++) {
-        r->buffer_bytes += need[i];
-        TRY_TO(out, kld_calloc((void **)&r->buf[i], (size_t)need[i], 1, err));
+    TRY_TO(out, NEW_ARRAY(&r->piece, r->max_pieces, err));
+    TRY_TO(out, NEW_ARRAY(&r->raw, n_dev, err));
+    for (size_t d = 0; d < n_dev; d++) {
+        TRY_TO(out, be->alloc(dev[d], (void **)&r->raw[d], (size_t)r->raw_bytes, err));
+        r->device_bytes += r->raw_bytes;
     }
+    TRY_TO(out, open_lanes(r, err));
     TRY_TO(out, start(r, err));
     return KLD_OK;
 out:
@@ -107,6 +259,8 @@ out:
 kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
     double t = kld_seconds();
     TRY(kld_task_wait(&r->task, err));
+    for (size_t d = 0; d < r->n_dev && !r->be->host_memory; d++)
+        TRY(r->be->feed_close(r->dev[d], err));
     r->wait_seconds += kld_seconds() - t;
     *out = &r->stage[r->next % 2];
     r->bytes_read += (*out)->bytes;
@@ -117,10 +271,30 @@ kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
     return KLD_OK;
 }
 
+void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t d,
+                       kld_raw_weight *out) {
+    const kld_weight *w = s->w[i];
+    const unsigned char *base = stage_memory(r, s, d);
+    *out = (kld_raw_weight){.w = w, .alpha = s->alpha[i], .global = s->global[i]};
+    out->v.data = base + s->at[i][DATA];
+    if (w->scale) out->v.scale = base + s->at[i][SCALE];
+    if (w->global) out->v.global = base + s->at[i][GLOBAL];
+    if (w->bias) out->bias = base + s->at[i][BIAS];
+}
+
 void kld_reader_close(kld_reader *r) {
     kld_status ended = kld_task_wait(&r->task, NULL);
     (void)ended; /* the run is over; its own status is the one that counts */
-    kld_free(r->buf[0]);
-    kld_free(r->buf[1]);
+    for (size_t d = 0; r->raw && d < r->n_dev; d++) {
+        ended = r->be->sync(r->dev[d], NULL); /* copies out of the lanes */
+        r->be->free(r->dev[d], r->raw[d]);
+    }
+    for (size_t i = 0; r->lane && i < 2 * r->be->readers; i++)
+        r->be->stage_free(r->dev[0], r->lane[i]);
+    kld_free(r->raw);
+    kld_free(r->lane);
+    kld_free(r->lane_busy);
+    kld_free(r->lane_next);
+    kld_free(r->piece);
     memset(r, 0, sizeof *r);
 }

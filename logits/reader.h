@@ -1,11 +1,12 @@
-/* logits/reader.h - weights from disk, one stage (embedding, a layer, the head) at a time,
- * the next one read by a background thread while the current one computes.  Floor 2. */
+/* logits/reader.h - weights from disk into device memory, one stage (embedding, a layer, the
+ * head) at a time, the next one on its way while the current one computes.  Floor 2. */
 #ifndef KLD_LOGITS_READER_H
 #define KLD_LOGITS_READER_H
 #include "kld/base/status.h"
 #include "kld/base/thread.h"
 #include "loaders/model.h"
 #include "logits/backend.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,42 +14,68 @@ KLD_EXTERN_C_BEGIN
 
 enum { KLD_STAGE_WEIGHTS = KLD_SLOT_COUNT };
 
-/* The weights of a stage; slot[i] says which kld_slot weight[i] fills. */
+/* The weights of a stage; slot[i] says which kld_slot weight i fills. */
 typedef struct kld_stage {
     size_t n;
     kld_slot slot[KLD_STAGE_WEIGHTS];
     kld_use use[KLD_STAGE_WEIGHTS];
-    kld_host_weight weight[KLD_STAGE_WEIGHTS]; /* bytes valid once the stage was read */
-    uint64_t bytes;                            /* stored */
-    uint64_t nonfinite;                        /* NaN or Inf among dense values */
-    uint64_t zero_blocks, blocks;              /* kld_weight_zero_blocks, of NVFP4 blocks */
+    const kld_weight *w[KLD_STAGE_WEIGHTS];
+    /* Where its parts lie in the stage's memory: data, scale, global, bias. */
+    uint64_t at[KLD_STAGE_WEIGHTS][4];
+    uint64_t raw_bytes; /* of memory, every part padded to 256 */
+    uint64_t bytes;     /* stored */
+    /* Filled by reading: */
+    float alpha[KLD_STAGE_WEIGHTS], global[KLD_STAGE_WEIGHTS]; /* see kld_raw_weight */
+    uint64_t nonfinite;                                        /* NaN or Inf among dense values */
+    uint64_t zero_blocks, blocks; /* kld_weight_zero_blocks, of NVFP4 blocks */
 } kld_stage;
 
 /* Stages in order: 0 the embedding, 1..layers, layers+1 final norm and head. */
 void kld_stage_of(const kld_model *m, size_t index, kld_stage *out);
-/* Host bytes that hold a stage, each part aligned to 64. */
-uint64_t kld_stage_buffer_bytes(const kld_stage *s);
+/* Device memory that holds any two neighbouring stages from `first` on. */
+uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first);
+
+struct kld_piece; /* rows of a weight, or a bias: what one thread reads at a time */
 
 typedef struct kld_reader {
     const kld_model *model;
-    unsigned char *buf[2]; /* owned; a stage's parity picks one */
+    const kld_backend *be;
+    kld_device *const *dev; /* [n_dev] borrowed; each gets every byte */
+    size_t n_dev;
+    unsigned char **raw; /* owned [n_dev], device memory: even stages at its start, odd ones at
+                            its end, so that any two neighbours fit whatever their sizes */
+    uint64_t raw_bytes;
+    unsigned char **lane; /* owned [2 * readers] host memory pieces pass through, or NULL */
+    uint64_t lane_bytes;
+    unsigned char *lane_busy; /* owned [2 * readers]: a copy out of it may be under way */
+    unsigned char *lane_next; /* owned [readers]: which of its two a thread takes next */
+    struct kld_piece *piece;  /* owned, of the stage being read */
+    size_t n_pieces, max_pieces;
     kld_stage stage[2];
     kld_task *task; /* reading stage `next` */
     size_t next;
-    uint64_t bytes_read, buffer_bytes;
-    uint64_t nonfinite, zero_blocks, blocks; /* of the stages handed out */
-    double wait_seconds;
+    uint64_t bytes_read, device_bytes, host_bytes; /* read so far; memory taken */
+    uint64_t nonfinite, zero_blocks, blocks;       /* of the stages handed out */
+    double wait_seconds;                           /* the computation waited for reading */
+    double read_seconds;                           /* reading was under way */
 } kld_reader;
 
-/* Buffers for the stages from `first` on.  Reading of `first` starts at once.
- * KLD_E_NOMEM. */
-KLD_NODISCARD kld_status kld_reader_open(kld_reader *r, const kld_model *m, size_t first,
+/* Memory for the stages from `first` on.  Reading of `first` starts at once.
+ * KLD_E_NOMEM, KLD_E_DEVICE. */
+KLD_NODISCARD kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_backend *be,
+                                         kld_device *const *dev, size_t n_dev, size_t first,
                                          kld_err *err);
 /* The stage after the last one given (first the one of open), and start the one after
- * that.  The stage before it becomes invalid, so its weights must not be in use.
- * KLD_E_INPUT  damaged weights; KLD_E_IO. */
+ * that.  The stage before it becomes invalid once the operations queued so far are done.
+ * KLD_E_INPUT  damaged weights, a file that shrank; KLD_E_IO; KLD_E_DEVICE. */
 KLD_NODISCARD kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err);
+/* Weight i of a stage that next gave, on device d. */
+void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t d,
+                       kld_raw_weight *out);
 void kld_reader_close(kld_reader *r); /* waits for a read in progress */
+
+/* Host memory that pieces of any stage pass through; 0 when the device's is the host's. */
+uint64_t kld_reader_host_bytes(const kld_model *m, const kld_backend *be, size_t first);
 
 KLD_EXTERN_C_END
 #endif

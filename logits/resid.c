@@ -28,8 +28,20 @@ static kld_status put(kld_writer *w, kld_sha256 *h, const void *p, size_t n, kld
     return kld_writer_add(w, p, n, err);
 }
 
+static kld_status write_part(kld_writer *w, kld_sha256 *h, const kld_resid_part *p, kld_err *err) {
+    kld_stream *s = p->stream;
+    size_t step = piece_rows(s);
+    for (size_t r = 0; r < p->n; r += step) {
+        size_t n = num_min(step, p->n - r);
+        const float *rows;
+        TRY(kld_stream_get(s, p->row0 + r, n, &rows, err));
+        TRY(put(w, h, rows, n * s->cols * sizeof *rows, err));
+    }
+    return KLD_OK;
+}
+
 static kld_status write_all(kld_writer *w, kld_sha256 *h, const kld_digest *run_id,
-                            kld_resid_mark mark, kld_stream *s, kld_err *err) {
+                            kld_resid_mark mark, const kld_resid_rows *s, kld_err *err) {
     kld_buf b = {0};
     kld_status st;
     TRY_TO(out, kld_buf_add(&b, magic, sizeof magic, err));
@@ -40,13 +52,7 @@ static kld_status write_all(kld_writer *w, kld_sha256 *h, const kld_digest *run_
     TRY_TO(out, kld_buf_u64(&b, s->cols, err));
     TRY_TO(out, kld_buf_add(&b, run_id->b, sizeof run_id->b, err));
     TRY_TO(out, put(w, h, b.data, b.len, err));
-    size_t step = piece_rows(s);
-    for (size_t r = 0; r < s->rows; r += step) {
-        size_t n = num_min(step, s->rows - r);
-        const float *rows;
-        TRY_TO(out, kld_stream_get(s, r, n, &rows, err));
-        TRY_TO(out, put(w, h, rows, n * s->cols * sizeof *rows, err));
-    }
+    for (size_t i = 0; i < s->n; i++) TRY_TO(out, write_part(w, h, &s->part[i], err));
     kld_digest d;
     TRY_TO(out, kld_sha256_end(h, &d, err));
     TRY_TO(out, kld_writer_add(w, d.b, sizeof d.b, err));
@@ -73,7 +79,7 @@ static kld_status remove_others(const char *dir, const char *keep, kld_err *err)
 }
 
 kld_status kld_resid_save(const char *dir, const kld_digest *run_id, kld_resid_mark mark,
-                          kld_stream *s, kld_err *err) {
+                          const kld_resid_rows *s, kld_err *err) {
     char name[64], *path = NULL;
     snprintf(name, sizeof name, "layer-%04zu.resid", mark.layer);
     kld_sha256 h = {0};
@@ -94,7 +100,7 @@ kld_status kld_resid_save(const char *dir, const kld_digest *run_id, kld_resid_m
 }
 
 /* KLD_E_NUMERIC stands for "damaged: try another" between here and kld_resid_load. */
-static kld_status read_head(const kld_file *f, const kld_digest *run_id, const kld_stream *s,
+static kld_status read_head(const kld_file *f, const kld_digest *run_id, const kld_resid_rows *s,
                             kld_sha256 *h, kld_resid_mark *mark, kld_err *err) {
     unsigned char head[HEAD_BYTES];
     uint64_t payload = (uint64_t)s->rows * s->cols * sizeof(float);
@@ -126,7 +132,22 @@ static kld_status read_head(const kld_file *f, const kld_digest *run_id, const k
     return kld_sha256_add(h, head, sizeof head, err);
 }
 
-static kld_status read_one(const char *path, const kld_digest *run_id, kld_stream *s,
+static kld_status read_part(const kld_file *f, uint64_t *at, kld_sha256 *h, const kld_resid_part *p,
+                            kld_err *err) {
+    kld_stream *s = p->stream;
+    size_t step = piece_rows(s);
+    for (size_t r = 0; r < p->n; r += step) {
+        size_t n = num_min(step, p->n - r), bytes = n * s->cols * sizeof(float);
+        float *room = kld_stream_room(s, p->row0 + r);
+        TRY(kld_file_read(f, room, *at, bytes, err));
+        TRY(kld_sha256_add(h, room, bytes, err));
+        TRY(kld_stream_put(s, p->row0 + r, n, err));
+        *at += bytes;
+    }
+    return KLD_OK;
+}
+
+static kld_status read_one(const char *path, const kld_digest *run_id, const kld_resid_rows *s,
                            kld_resid_mark *mark, kld_err *err) {
     kld_file f;
     kld_sha256 h = {0};
@@ -134,16 +155,8 @@ static kld_status read_one(const char *path, const kld_digest *run_id, kld_strea
     kld_status st;
     TRY_TO(out, kld_sha256_begin(&h, err));
     TRY_TO(out, read_head(&f, run_id, s, &h, mark, err));
-    size_t step = piece_rows(s);
     uint64_t at = HEAD_BYTES;
-    for (size_t r = 0; r < s->rows; r += step) {
-        size_t n = num_min(step, s->rows - r), bytes = n * s->cols * sizeof(float);
-        float *room = kld_stream_room(s, r);
-        TRY_TO(out, kld_file_read(&f, room, at, bytes, err));
-        TRY_TO(out, kld_sha256_add(&h, room, bytes, err));
-        TRY_TO(out, kld_stream_put(s, r, n, err));
-        at += bytes;
-    }
+    for (size_t i = 0; i < s->n; i++) TRY_TO(out, read_part(&f, &at, &h, &s->part[i], err));
     kld_digest got, want;
     TRY_TO(out, kld_sha256_end(&h, &got, err));
     TRY_TO(out, kld_file_read(&f, want.b, at, sizeof want.b, err));
@@ -155,7 +168,7 @@ out:
     return st;
 }
 
-kld_status kld_resid_load(const char *dir, const kld_digest *run_id, kld_stream *s,
+kld_status kld_resid_load(const char *dir, const kld_digest *run_id, const kld_resid_rows *s,
                           kld_resid_mark *mark, bool *found, kld_err *err) {
     *found = false;
     char **names;

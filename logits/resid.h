@@ -20,16 +20,27 @@ typedef struct kld_resid_mark {
     size_t layer, windows;
 } kld_resid_mark;
 
+/* All rows of a run in order: consecutive rows of one stream, then of the next. */
+typedef struct kld_resid_part {
+    kld_stream *stream;
+    size_t row0, n;
+} kld_resid_part;
+typedef struct kld_resid_rows {
+    const kld_resid_part *part; /* [n] */
+    size_t n, rows, cols;       /* rows: the sum over the parts */
+} kld_resid_rows;
+
 /* Save and then remove older ones.  KLD_E_IO, KLD_E_NOMEM; what was there stays. */
 KLD_NODISCARD kld_status kld_resid_save(const char *dir, const kld_digest *run_id,
-                                        kld_resid_mark mark, kld_stream *s, kld_err *err);
+                                        kld_resid_mark mark, const kld_resid_rows *rows,
+                                        kld_err *err);
 
-/* Load the newest whole checkpoint into s.  *found false when there is none: damaged ones
- * are passed over with a note, and s then holds nothing of use
- * and *mark is untouched.
+/* Load the newest whole checkpoint into the rows.  *found false when there is none: damaged ones
+ * are passed over with a note, and the rows then hold nothing of use and *mark is untouched.
  * KLD_E_INPUT  a checkpoint of another run (run_id), or of other shapes under this one's id. */
-KLD_NODISCARD kld_status kld_resid_load(const char *dir, const kld_digest *run_id, kld_stream *s,
-                                        kld_resid_mark *mark, bool *found, kld_err *err);
+KLD_NODISCARD kld_status kld_resid_load(const char *dir, const kld_digest *run_id,
+                                        const kld_resid_rows *rows, kld_resid_mark *mark,
+                                        bool *found, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

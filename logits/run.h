@@ -12,6 +12,22 @@
 
 KLD_EXTERN_C_BEGIN
 
+/* One device and what is on it.  Window w belongs to lane w % n_lanes. */
+typedef struct kld_lane {
+    kld_device *dev;
+    kld_graph graph;
+    kld_stream stream; /* of the lane's tokens */
+    kld_batcher batcher;
+    kld_seq *seqs; /* owned: the lane's windows */
+    size_t n_seqs, rows;
+} kld_lane;
+
+typedef struct kld_fit {
+    kld_device_spec spec;
+    kld_place place; /* of the residual stream */
+    uint64_t device_bytes;
+} kld_fit;
+
 typedef struct kld_run {
     const kld_model *model;
     const kld_backend *be;
@@ -20,29 +36,33 @@ typedef struct kld_run {
     const kld_engine_options *opt;
     const kld_sink *sink;
     kld_engine_stats *stats;
-    kld_device_spec spec;
-    kld_device *dev;
-    kld_graph graph;
-    kld_stream stream;
+    kld_lane *lane;   /* owned [n_lanes] */
+    kld_device **dev; /* owned [n_lanes]: the lanes' devices */
+    size_t n_lanes;
+    kld_fit fit; /* the same for every lane */
     kld_reader reader;
-    kld_batcher batcher;
     uint32_t *ids;      /* [max_rows] of one batch */
-    float *host_logits; /* [KLD_CHUNK][vocab] when the sink wants logits */
-    size_t rows;        /* of the stream: tokens of all windows */
+    float *host_logits; /* [head_rows][vocab] when the sink wants logits */
+    size_t *local;      /* [n_seqs]: first row of a window in its lane's stream */
+    size_t rows;        /* tokens of all windows */
     size_t longest;     /* tokens of the longest window */
     double start;       /* kld_seconds */
     double save_cost;   /* seconds of the last checkpoint, or a guess */
 } kld_run;
 
-/* What a run over `rows` tokens with a longest window of `longest` asks of the back end. */
-kld_device_spec kld_run_spec(const kld_model *m, const kld_backend *be,
-                             const kld_engine_options *opt, size_t rows, size_t longest);
+/* What a run of `rows` tokens on a device, with a longest window of `longest`, asks of it under
+ * `budget` bytes: the largest batches for which the residual stream stays on the device, or else
+ * the largest that fit without it.  KLD_E_NOMEM with the arithmetic when nothing fits. */
+KLD_NODISCARD kld_status kld_run_fit(const kld_model *m, const kld_backend *be,
+                                     const kld_engine_options *opt, size_t rows, size_t longest,
+                                     uint64_t budget, kld_fit *out, kld_err *err);
 /* Most spans of a batch. */
 size_t kld_run_spans(const kld_device_spec *spec);
 
-/* Residual rows [row0, row0+n) to and from the graph's x. */
-KLD_NODISCARD kld_status kld_run_load(kld_run *r, size_t row0, size_t n, kld_err *err);
-KLD_NODISCARD kld_status kld_run_store(kld_run *r, size_t row0, size_t n, kld_err *err);
+/* Hand the next stage to every lane. */
+KLD_NODISCARD kld_status kld_run_next_stage(kld_run *r, kld_err *err);
+/* Wait for every lane. */
+KLD_NODISCARD kld_status kld_run_sync(kld_run *r, kld_err *err);
 
 /* Final norm, head and statistics of every window from opt->skip_windows on, handed to
  * the sink in order.  KLD_E_INTERRUPTED between windows. */

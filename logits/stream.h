@@ -1,30 +1,48 @@
-/* logits/stream.h - the residual stream of every token: FP32 [rows][cols] in host memory,
- * or in a spill file when it is larger than the budget.  Floor 2. */
+/* logits/stream.h - the residual stream of the tokens of one device: FP32 [rows][cols] in its
+ * memory, in host memory, or in a spill file, in that order of preference.  Floor 2. */
 #ifndef KLD_LOGITS_STREAM_H
 #define KLD_LOGITS_STREAM_H
 #include "kld/base/status.h"
 #include "kld/base/system.h"
+#include "logits/backend.h"
 #include <stddef.h>
 #include <stdint.h>
 
 KLD_EXTERN_C_BEGIN
 
+typedef enum kld_place { KLD_ON_DEVICE, KLD_ON_HOST, KLD_ON_DISK } kld_place;
+
 typedef struct kld_stream {
+    const kld_backend *be;
+    kld_device *dev; /* borrowed */
+    kld_place place;
     size_t rows, cols;
-    float *mem; /* owned; NULL when spilled */
+    float *mem; /* owned; device memory, or host memory that the device copies from; NULL on disk */
     kld_spill spill;
-    float *stage; /* owned [stage_rows][cols]; NULL when in memory */
+    float *stage; /* owned [stage_rows][cols], host; NULL when mem can be used directly */
     size_t stage_rows;
-    uint64_t bytes; /* of memory taken */
+    uint64_t device_bytes, host_bytes; /* taken */
 } kld_stream;
 
-/* budget 0 = half of the free memory.  stage_rows: most rows of one call.
- * KLD_E_NOMEM; KLD_E_IO when the spill directory has no room. */
-KLD_NODISCARD kld_status kld_stream_open(kld_stream *s, size_t rows, size_t cols, uint64_t budget,
+/* stage_rows: most rows of one call.  For a back end whose memory is the host's, on device and on
+ * host are the same.
+ * KLD_E_NOMEM, KLD_E_DEVICE; KLD_E_IO when the spill directory has no room. */
+KLD_NODISCARD kld_status kld_stream_open(kld_stream *s, const kld_backend *be, kld_device *dev,
+                                         size_t rows, size_t cols, kld_place place,
                                          const char *spill_dir, size_t stage_rows, kld_err *err);
 void kld_stream_close(kld_stream *s);
 
-/* Rows [row0, row0+n): borrowed until the next call.  n <= stage_rows. */
+/* For the device: rows [row0, row0+n) as a view of x.  It is x itself, which they are copied into,
+ * unless they are on the device already; store takes back what became of them. */
+KLD_NODISCARD kld_status kld_stream_load(kld_stream *s, size_t row0, size_t n, kld_view x,
+                                         kld_view *out, kld_err *err);
+/* x must be what load gave or would give: see kld_stream_view. */
+KLD_NODISCARD kld_status kld_stream_store(kld_stream *s, size_t row0, size_t n, kld_view x,
+                                          kld_err *err);
+/* Where load would put the rows, without loading them. */
+kld_view kld_stream_view(const kld_stream *s, size_t row0, size_t n, kld_view x);
+
+/* For the host: rows [row0, row0+n), borrowed until the next call.  n <= stage_rows. */
 KLD_NODISCARD kld_status kld_stream_get(kld_stream *s, size_t row0, size_t n, const float **rows,
                                         kld_err *err);
 /* A place to write rows into; kld_stream_put with the same arguments makes them count. */

@@ -33,19 +33,23 @@ typedef struct job {
     char *state_dir; /* OUTPUT.partial.d */
     kld_model *model;
     kld_suite suite;
-    kld_capture *ref;
-    kld_seq *seqs; /* [suite.n_windows] */
+    kld_capture *ref; /* NULL for a reference */
+    kld_seq *seqs;    /* [suite.n_windows] */
     kld_capture_info info;
     kld_engine_options engine;
     kld_capture_writer *writer;
-    bool resumed;            /* the partial holds what an earlier run did */
-    kld_records ref_records; /* of the window being delivered */
-    size_t ref_window;       /* which window that is; SIZE_MAX = none */
+    bool resumed; /* the partial holds what an earlier run did */
+    /* The reference's records of the windows under way: window i is at i % KLD_OPEN_WINDOWS. */
+    kld_records *ref_records; /* owned */
+    size_t *ref_window;       /* owned: which window that is, plus 1; 0 = none */
     uint64_t positions_done;
 } job;
 
 static void job_free(job *j) {
-    kld_records_free(&j->ref_records);
+    for (size_t i = 0; j->ref_records && i < KLD_OPEN_WINDOWS; i++)
+        kld_records_free(&j->ref_records[i]);
+    kld_free(j->ref_records);
+    kld_free(j->ref_window);
     kld_capture_close(j->ref);
     kld_capture_info_free(&j->info);
     kld_suite_free(&j->suite);
@@ -57,27 +61,29 @@ static void job_free(job *j) {
 
 /* ---- what the engine calls ------------------------------------------------------------ */
 
-static kld_status ref_records(job *j, size_t i, kld_err *err) {
-    if (j->ref_window == i) return KLD_OK;
-    kld_records_free(&j->ref_records);
-    j->ref_window = SIZE_MAX;
+static kld_status ref_records(job *j, size_t i, const kld_records **out, kld_err *err) {
+    size_t slot = i % KLD_OPEN_WINDOWS;
+    kld_records *r = &j->ref_records[slot];
+    *out = r;
+    if (j->ref_window[slot] == i + 1) return KLD_OK;
+    kld_records_free(r);
+    j->ref_window[slot] = 0;
     kld_window_meta meta;
-    TRY(kld_capture_read(j->ref, i, NULL, &j->ref_records, &meta, err));
+    TRY(kld_capture_read(j->ref, i, NULL, r, &meta, err));
     const kld_window *w = &j->suite.windows[i];
     if (memcmp(&meta.ids, &w->tokens, sizeof meta.ids) != 0 || meta.score_from != w->score_from ||
-        j->ref_records.n != kld_window_scored(w))
+        r->n != kld_window_scored(w))
         return kld_fail(err, KLD_E_INPUT,
                         "%s: window %zu holds other tokens than the suite; capture the reference "
                         "again on this suite",
                         kld_capture_path(j->ref), i);
-    j->ref_window = i;
+    j->ref_window[slot] = i + 1;
     return KLD_OK;
 }
 
 static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) {
-    job *j = ctx;
-    TRY(ref_records(j, i, err));
-    const kld_records *r = &j->ref_records;
+    const kld_records *r;
+    TRY(ref_records(ctx, i, &r, err));
     *out = (kld_gather){
         .count = r->count, .ids = r->ids, .ld = r->k_ld, .tail_ids = r->tail_ids, .m = r->m};
     return KLD_OK;
@@ -96,11 +102,18 @@ static kld_status on_records(void *ctx, size_t i, const kld_records *r, kld_err 
         .partition = w->partition,
         .ids = w->tokens,
     };
-    if (j->ref) TRY(ref_records(j, i, err));
-    TRY(kld_capture_add(j->writer, &meta, r, j->ref ? &j->ref_records : NULL, err));
+    const kld_records *ref = NULL;
+    if (j->ref) TRY(ref_records(j, i, &ref, err));
+    TRY(kld_capture_add(j->writer, &meta, r, ref, err));
+    if (ref) kld_records_free(&j->ref_records[i % KLD_OPEN_WINDOWS]);
+    if (ref) j->ref_window[i % KLD_OPEN_WINDOWS] = 0;
     j->positions_done += r->n;
     kld_progress_set(j->positions_done);
     return KLD_OK;
+}
+
+static kld_sink sink_of(job *j) {
+    return (kld_sink){.ctx = j, .gather = j->ref ? on_gather : NULL, .records = on_records};
 }
 
 /* ---- preparation ---------------------------------------------------------------------- */
@@ -184,6 +197,8 @@ static kld_status open_reference(job *j, kld_err *err) {
     j->info.reference = kld_capture_digest(j->ref);
     j->info.ref_top_k = r->top_k;
     j->info.ref_tail_samples = r->tail_samples;
+    TRY(NEW_ARRAY(&j->ref_records, KLD_OPEN_WINDOWS, err));
+    TRY(NEW_ARRAY(&j->ref_window, KLD_OPEN_WINDOWS, err));
     return kld_strdup(&j->info.reference_name, r->name, err);
 }
 
@@ -211,6 +226,11 @@ static kld_status fill_info(job *j, kld_err *err) {
         .tail_mass = i->tail_mass,
         .tail_samples = i->tail_samples,
         .seed = i->seed,
+        .ref_top_k = i->ref_top_k,
+        .ref_tail_samples = i->ref_tail_samples,
+        .devices = o->where ? o->where->device : NULL,
+        .n_devices = o->where ? o->where->n : 0,
+        .device_memory = o->device_memory,
         .memory = o->memory,
         .state_dir = j->state_dir,
         .resume = o->resume,
@@ -283,7 +303,9 @@ static kld_status prepare(job *j, kld_err *err) {
                                 "%llu ids",
                                 o->suite, i, w->ids[t], (unsigned long long)j->info.vocab);
     }
-    return KLD_OK;
+    const kld_sink sink = sink_of(j);
+    return kld_engine_check(j->model, j->backend, j->seqs, j->suite.n_windows, &j->engine, &sink,
+                            err);
 }
 
 /* ---- run ------------------------------------------------------------------------------ */
@@ -317,8 +339,7 @@ static bool resumable(kld_status st) {
 }
 
 static kld_status run_engine(job *j, kld_capture_summary *out, kld_err *err) {
-    const kld_sink sink = {
-        .ctx = j, .gather = j->ref ? on_gather : NULL, .records = on_records, .logits = NULL};
+    const kld_sink sink = sink_of(j);
     if (j->engine.skip_windows == j->suite.n_windows) return KLD_OK;
     return kld_engine_run(j->model, j->backend, j->seqs, j->suite.n_windows, &j->engine, &sink,
                           &out->engine, err);
@@ -342,7 +363,7 @@ static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
 }
 
 kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out, kld_err *err) {
-    job j = {.opt = opt, .backend = kld_backend_cpu(), .ref_window = SIZE_MAX};
+    job j = {.opt = opt, .backend = opt->where ? opt->where->backend : kld_backend_cpu()};
     memset(out, 0, sizeof *out);
     kld_status st;
     TRY_TO(done, prepare(&j, err));

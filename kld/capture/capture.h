@@ -4,6 +4,7 @@
 #include "kld/base/sha256.h"
 #include "kld/base/status.h"
 #include "logits/engine.h"
+#include "logits/select.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,10 +24,12 @@ typedef struct kld_capture_options {
     bool tail_samples_set; /* tail_samples was asked for */
     uint64_t tail_samples; /* default 16; 0 for a candidate, whose draws nobody reads */
     uint64_t seed;
-    uint64_t memory; /* of the residual stream; 0 = auto */
-    bool hash_full;  /* also hash every byte of the checkpoint */
-    bool resume;     /* continue OUTPUT.partial */
-    bool force;      /* replace an existing output */
+    const kld_choice *where; /* borrowed; NULL = the CPU */
+    uint64_t device_memory;  /* of each device; 0 = auto */
+    uint64_t memory;         /* host bytes of the residual stream; 0 = auto */
+    bool hash_full;          /* also hash every byte of the checkpoint */
+    bool resume;             /* continue OUTPUT.partial */
+    bool force;              /* replace an existing output */
 } kld_capture_options;
 kld_capture_options kld_capture_defaults(void);
 

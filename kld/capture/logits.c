@@ -80,11 +80,15 @@ kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out
                                    .vocab = out->vocab,
                                    .top_k = 1,
                                    .min_k = 1,
-                                   .tail_mass = 1e-3};
+                                   .tail_mass = 1e-3,
+                                   .devices = opt->where ? opt->where->device : NULL,
+                                   .n_devices = opt->where ? opt->where->n : 0,
+                                   .device_memory = opt->device_memory};
+    const kld_backend *be = opt->where ? opt->where->backend : kld_backend_cpu();
     const kld_seq seq = {.ids = ids, .n = n, .score_from = 0};
     target ctx = {&w, out->vocab};
     const kld_sink sink = {.ctx = &ctx, .logits = on_logits};
-    TRY_TO(done, kld_engine_run(m, kld_backend_cpu(), &seq, 1, &eo, &sink, &out->engine, err));
+    TRY_TO(done, kld_engine_run(m, be, &seq, 1, &eo, &sink, &out->engine, err));
     TRY_TO(done, kld_writer_commit(&w, err));
 done:
     kld_writer_abort(&w);

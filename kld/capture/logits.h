@@ -3,6 +3,7 @@
 #define KLD_CAPTURE_LOGITS_H
 #include "kld/base/status.h"
 #include "logits/engine.h"
+#include "logits/select.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,8 @@ typedef struct kld_logits_options {
     const char *ids;    /* FILE.npy, or "1,2,3" */
     const char *output; /* FILE.npy */
     kld_precision precision;
+    const kld_choice *where; /* borrowed; NULL = the CPU */
+    uint64_t device_memory;  /* of each device; 0 = auto */
 } kld_logits_options;
 
 typedef struct kld_logits_summary {

@@ -44,7 +44,7 @@ static kld_status read_weight(const run *r, const kld_weight *w, float **out, kl
     kld_status st = kld_checkpoint_read(&r->m->ckpt, w->data, 0, raw, (size_t)w->data->bytes, err);
     uint64_t nonfinite = 0;
     kld_weight_view v = {.data = raw};
-    if (st == KLD_OK) st = kld_weight_check(w, v, &nonfinite, err);
+    if (st == KLD_OK) st = kld_weight_check(w, v, 0, w->rows, &nonfinite, err);
     if (st == KLD_OK && nonfinite)
         st = kld_fail(err, KLD_E_INPUT,
                       "tensor '%s': %llu values are NaN or infinite; there is no "

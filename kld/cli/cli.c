@@ -99,14 +99,6 @@ kld_precision cli_precision(struct argp_state *s, const char *text) {
     return KLD_PRECISION_FP32;
 }
 
-kld_status cli_device(const char *text, kld_err *err) {
-    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) return KLD_OK;
-    if (strncmp(text, "cuda", 4) == 0)
-        return kld_fail(err, KLD_E_UNSUPPORTED,
-                        "--device %s: this build has no CUDA back end; use --device cpu", text);
-    return kld_fail(err, KLD_E_USAGE, "--device '%s': auto or cpu", text);
-}
-
 void cli_threads(uint64_t n) {
     if (n > 0) omp_set_num_threads(n < 1024 ? (int)n : 1024);
 }

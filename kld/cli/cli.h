@@ -29,10 +29,6 @@ double cli_f64(struct argp_state *s, const char *option, const char *text);
 uint64_t cli_size(struct argp_state *s, const char *option, const char *text);
 kld_precision cli_precision(struct argp_state *s, const char *text);
 
-/* --device: "auto" and "cpu" are accepted; "cuda..." is KLD_E_UNSUPPORTED in a build
- * without CUDA. */
-KLD_NODISCARD kld_status cli_device(const char *text, kld_err *err);
-
 /* --threads: 0 = all cores. */
 void cli_threads(uint64_t n);
 

@@ -21,13 +21,15 @@ enum {
     KEY_RESUME,
     KEY_FORCE,
     KEY_STATS,
-    KEY_DEVICE
+    KEY_DEVICE,
+    KEY_GPU_MEMORY
 };
 
 typedef struct args {
     cli_common common;
     kld_capture_options opt;
     const char *device;
+    kld_choice where;
     uint64_t threads;
     bool stats;
 } args;
@@ -50,9 +52,13 @@ static const struct argp_option options[] = {
     {"tail-samples", KEY_TAIL_SAMPLES, "N", 0,
      "Ids drawn from the remaining mass (default 16; 0 with --ref)", 3},
     {"seed", KEY_SEED, "N", 0, "Seed of those draws (default 1)", 3},
-    {"device", KEY_DEVICE, "auto|cpu", 0, "Where to run (default auto)", 4},
+    {"device", KEY_DEVICE, "auto|cpu|cuda[:N,...]", 0,
+     "Where to run; several cards share the windows (default auto: the first card, if any)", 4},
+    {"gpu-memory", KEY_GPU_MEMORY, "SIZE", 0,
+     "Memory to use on each card (default: nine tenths of what is free)", 4},
     {"threads", 't', "N", 0, "Threads (default: all cores); results do not depend on it", 4},
-    {"memory", KEY_MEMORY, "SIZE", 0, "Memory for hidden states before they spill to a file", 4},
+    {"memory", KEY_MEMORY, "SIZE", 0, "Host memory for hidden states before they spill to a file",
+     4},
     {"hash", KEY_HASH, "fast|full", 0,
      "Identity of the checkpoint: headers and sizes, or every byte too (default fast)", 4},
     {"resume", KEY_RESUME, 0, 0, "Continue an interrupted run", 5},
@@ -92,6 +98,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_FORCE: o->force = true; return 0;
     case KEY_STATS: a->stats = true; return 0;
     case KEY_DEVICE: a->device = arg; return 0;
+    case KEY_GPU_MEMORY: o->device_memory = cli_size(s, "--gpu-memory", arg); return 0;
     case ARGP_KEY_ARG: argp_error(s, "unexpected argument '%s'", arg); return EINVAL;
     case ARGP_KEY_END:
         if (!o->model || !o->suite || !o->output)
@@ -105,39 +112,58 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     }
 }
 
+/* Bytes a second while reading, and the share of the layers' time in which the device had work. */
+static double read_rate(const kld_engine_stats *e) {
+    return e->read_seconds > 0 ? (double)e->bytes_read / e->read_seconds : 0.0;
+}
+
 static json_t *to_json(const args *a, const kld_capture_summary *s) {
     const kld_engine_stats *e = &s->engine;
     char hex[KLD_SHA256_HEX];
+    json_t *engine = json_pack(
+        "{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s*, s:I, s:I, s:I}",
+        "bytes_read", (json_int_t)e->bytes_read, "seconds", e->seconds, "open_seconds",
+        e->open_seconds, "embed_seconds", e->embed_seconds, "layer_seconds", e->layer_seconds,
+        "head_seconds", e->head_seconds, "read_seconds", e->read_seconds, "read_wait_seconds",
+        e->read_wait_seconds, "checkpoint_seconds", e->checkpoint_seconds, "read_bytes_per_second",
+        read_rate(e), "peak_bytes", (json_int_t)e->peak_bytes, "device_bytes",
+        (json_int_t)e->device_bytes, "hidden_states_in", e->resident_in, "batch_rows",
+        (json_int_t)e->batch_rows, "head_rows", (json_int_t)e->head_rows, "nonfinite_rows",
+        (json_int_t)e->nonfinite_rows);
     return json_pack(
-        "{s:i, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:{s:I, s:f, s:f, s:f, s:f, s:I, s:I}}", "schema",
-        1, "capture", a->opt.output, "digest", kld_digest_hex(&s->digest, hex), "windows",
-        (json_int_t)s->windows, "positions", (json_int_t)s->positions, "bytes",
-        (json_int_t)s->bytes, "bytes_per_position",
+        "{s:i, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o}", "schema", 1, "capture", a->opt.output,
+        "digest", kld_digest_hex(&s->digest, hex), "windows", (json_int_t)s->windows, "positions",
+        (json_int_t)s->positions, "bytes", (json_int_t)s->bytes, "bytes_per_position",
         (double)s->bytes / (double)(s->positions ? s->positions : 1), "tokens_per_second",
-        e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0, "engine", "bytes_read",
-        (json_int_t)e->bytes_read, "seconds", e->seconds, "layer_seconds", e->layer_seconds,
-        "head_seconds", e->head_seconds, "read_wait_seconds", e->read_wait_seconds, "peak_bytes",
-        (json_int_t)e->peak_bytes, "nonfinite_rows", (json_int_t)e->nonfinite_rows);
+        e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0, "engine", engine);
+}
+
+static void print_stats(const kld_engine_stats *e) {
+    char b1[24], b2[24];
+    printf("  tokens             %llu, %.1f a second\n", (unsigned long long)e->tokens,
+           e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0);
+    printf("  weights read       %s, once; %s a second while reading\n",
+           cli_bytes(e->bytes_read, b1), cli_bytes((uint64_t)read_rate(e), b2));
+    printf("  engine buffers     %s", cli_bytes(e->peak_bytes, b2));
+    if (e->device_bytes) printf(", of them %s on each card", cli_bytes(e->device_bytes, b1));
+    printf("\n  hidden states      %s in %s; %zu rows a batch, %zu a head call\n",
+           cli_bytes(e->resident_bytes, b1), e->resident_in, e->batch_rows, e->head_rows);
+    printf("  seconds            %.2f: start %.2f, embedding %.2f, layers %.2f, head %.2f\n",
+           e->seconds, e->open_seconds, e->embed_seconds, e->layer_seconds, e->head_seconds);
+    printf("  waiting            %.2f for weights, %.2f for checkpoints\n", e->read_wait_seconds,
+           e->checkpoint_seconds);
 }
 
 static void print_text(const args *a, const kld_capture_summary *s) {
     const kld_engine_stats *e = &s->engine;
-    char b1[24], b2[24];
+    char b1[24];
     printf("%s: %llu windows, %llu positions, %s, %.0f B a position\n", a->opt.output,
            (unsigned long long)s->windows, (unsigned long long)s->positions,
            cli_bytes(s->bytes, b1), (double)s->bytes / (double)(s->positions ? s->positions : 1));
     if (e->nonfinite_rows)
         printf("%llu positions are NaN or infinite; they are kept, marked as such\n",
                (unsigned long long)e->nonfinite_rows);
-    if (!a->stats) return;
-    printf("  tokens             %llu, %.1f a second\n", (unsigned long long)e->tokens,
-           e->seconds > 0 ? (double)e->tokens / e->seconds : 0.0);
-    printf("  weights read       %s, once\n", cli_bytes(e->bytes_read, b1));
-    printf("  engine buffers     %s\n", cli_bytes(e->peak_bytes, b2));
-    printf("  seconds            %.2f: layers %.2f, head %.2f, waiting for disk %.2f, checkpoints "
-           "%.2f\n",
-           e->seconds, e->layer_seconds, e->head_seconds, e->read_wait_seconds,
-           e->checkpoint_seconds);
+    if (a->stats) print_stats(e);
 }
 
 kld_status cli_capture(int argc, char **argv, kld_err *err) {
@@ -154,7 +180,8 @@ kld_status cli_capture(int argc, char **argv, kld_err *err) {
         0};
     args a = {.opt = kld_capture_defaults(), .device = "auto"};
     cli_parse(&argp, "capture", argc, argv, &a);
-    TRY(cli_device(a.device, err));
+    TRY(kld_choose(a.device, &a.where, err));
+    a.opt.where = &a.where;
     cli_threads(a.threads);
     kld_capture_summary s;
     TRY(kld_capture_run(&a.opt, &s, err));

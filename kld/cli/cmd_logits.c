@@ -4,12 +4,13 @@
 #include <errno.h>
 #include <stdio.h>
 
-enum { KEY_IDS = 1, KEY_PRECISION, KEY_DEVICE };
+enum { KEY_IDS = 1, KEY_PRECISION, KEY_DEVICE, KEY_GPU_MEMORY };
 
 typedef struct args {
     cli_common common;
     kld_logits_options opt;
     const char *device;
+    kld_choice where;
     uint64_t threads;
 } args;
 
@@ -19,7 +20,10 @@ static const struct argp_option options[] = {
     {"ids", KEY_IDS, "FILE.npy|1,2,3", 0, "Token ids of the sequence", 1},
     {"output", 'o', "FILE.npy", 0, "Where the float32 array [tokens][vocabulary] goes", 1},
     {"precision", KEY_PRECISION, "bf16|fp32", 0, "Inputs of matrix products (default fp32)", 2},
-    {"device", KEY_DEVICE, "auto|cpu", 0, "Where to run (default auto)", 2},
+    {"device", KEY_DEVICE, "auto|cpu|cuda[:N]", 0,
+     "Where to run (default auto: the first card, if any)", 2},
+    {"gpu-memory", KEY_GPU_MEMORY, "SIZE", 0,
+     "Memory to use on the card (default: nine tenths of what is free)", 2},
     {"threads", 't', "N", 0, "Threads (default: all cores)", 2},
     {0},
 };
@@ -34,6 +38,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_IDS: a->opt.ids = arg; return 0;
     case KEY_PRECISION: a->opt.precision = cli_precision(s, arg); return 0;
     case KEY_DEVICE: a->device = arg; return 0;
+    case KEY_GPU_MEMORY: a->opt.device_memory = cli_size(s, "--gpu-memory", arg); return 0;
     case ARGP_KEY_ARG: argp_error(s, "unexpected argument '%s'", arg); return EINVAL;
     case ARGP_KEY_END:
         if (!a->opt.model || !a->opt.ids || !a->opt.output)
@@ -58,7 +63,8 @@ kld_status cli_logits(int argc, char **argv, kld_err *err) {
         0};
     args a = {.opt = {.precision = KLD_PRECISION_FP32}, .device = "auto"};
     cli_parse(&argp, "logits", argc, argv, &a);
-    TRY(cli_device(a.device, err));
+    TRY(kld_choose(a.device, &a.where, err));
+    a.opt.where = &a.where;
     cli_threads(a.threads);
     kld_logits_summary s;
     TRY(kld_logits_run(&a.opt, &s, err));

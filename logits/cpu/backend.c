@@ -1,6 +1,8 @@
 /* The CPU back end's table, its state, and memory, which is plain host memory. */
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
+#include "kld/base/system.h"
+#include "kld/base/version.h"
 #include "logits/cpu/cpu.h"
 
 #include <omp.h>
@@ -41,7 +43,19 @@ static void cpu_close(kld_device *dev) {
     kld_free(dev);
 }
 
-static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, kld_err *err) {
+static kld_status cpu_devices(size_t *n, kld_err *err) {
+    (void)err;
+    *n = 1;
+    return KLD_OK;
+}
+
+static uint64_t cpu_memory(int index) {
+    (void)index;
+    return kld_free_memory();
+}
+
+static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, int index, kld_err *err) {
+    (void)index;
     *out = NULL;
     TRY(cpu_supports(spec, err));
     cpu_blas_setup();
@@ -75,8 +89,10 @@ static size_t cpu_batch_rows(size_t widest) {
     return num_max(num_max(rows, 1024) / KLD_CHUNK, 2 * (size_t)thread_count()) * KLD_CHUNK;
 }
 
-static size_t cpu_elem_size(const kld_device *dev, kld_elem elem) {
-    (void)dev;
+static size_t cpu_head_rows(void) { return KLD_CHUNK; }
+
+static size_t cpu_elem_size(kld_precision precision, kld_elem elem) {
+    (void)precision;
     (void)elem;
     return sizeof(float);
 }
@@ -105,31 +121,64 @@ static kld_status cpu_sync(kld_device *dev, kld_err *err) {
     return KLD_OK;
 }
 
+/* Weights are read straight into device memory; these would be copies for nothing. */
+static kld_status no_feed(kld_device *dev, kld_err *err) {
+    (void)dev;
+    return kld_fail(err, KLD_E_INTERNAL, "the CPU is not fed");
+}
+
+static kld_status no_feed_copy(kld_device *dev, size_t lane, void *dst, const void *src,
+                               size_t bytes, kld_err *err) {
+    (void)lane;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    return no_feed(dev, err);
+}
+
+static kld_status no_feed_wait(kld_device *dev, size_t lane, kld_err *err) {
+    (void)lane;
+    return no_feed(dev, err);
+}
+
 static const kld_backend cpu = {
     .name = "cpu",
+    .build = kld_commit,
+    .host_memory = true,
+    .head_slots = 1,
+    .readers = 1,
+    .devices = cpu_devices,
+    .memory = cpu_memory,
     .supports = cpu_supports,
     .open = cpu_open,
     .close = cpu_close,
     .identity = cpu_identity,
     .scratch_bytes = cpu_scratch_bytes,
     .batch_rows = cpu_batch_rows,
+    .head_rows = cpu_head_rows,
     .elem_size = cpu_elem_size,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,
+    .stage_alloc = cpu_alloc,
+    .stage_free = cpu_free,
+    .feed_open = no_feed,
+    .feed = no_feed_copy,
+    .feed_wait = no_feed_wait,
+    .feed_close = no_feed,
     .weight_bytes = cpu_weight_bytes,
     .prepare = cpu_prepare,
     .embed = cpu_embed,
     .norm = cpu_norm,
-    .head_norm = cpu_head_norm,
     .rope = cpu_rope,
     .linear = cpu_linear,
     .attend = cpu_attend,
     .gated = cpu_gated,
-    .add = cpu_add,
-    .head_stats = cpu_head_stats,
+    .head_begin = cpu_head_begin,
+    .head_end = cpu_head_end,
+    .pair = cpu_pair,
 };
 
 const kld_backend *kld_backend_cpu(void) { return &cpu; }

@@ -58,7 +58,8 @@ static void cpu_name(char *out, size_t size) {
 #endif
 }
 
-void cpu_identity(kld_precision precision, kld_device_identity *out) {
+void cpu_identity(kld_precision precision, int index, kld_device_identity *out) {
+    (void)index;
     cpu_blas_setup();
     cpu_name(out->device, sizeof out->device);
     /* The version and the kernels in use; the build flags between them say nothing about

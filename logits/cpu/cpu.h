@@ -36,13 +36,15 @@ struct kld_device {
     size_t key_ld;
     struct head_scratch *head; /* [threads] */
     unsigned char *head_mem;   /* owned; the arrays behind head */
+    kld_view pending;          /* logits and arguments of a head_begin that head_end works on */
+    kld_head_args pending_args;
 };
 
 static inline float *view_row(kld_view v, size_t r) { return (float *)v.p + r * v.ld; }
 
 /* Put OpenBLAS into the state this back end relies on: one thread, kernels of this CPU. */
 void cpu_blas_setup(void);
-void cpu_identity(kld_precision precision, kld_device_identity *out);
+void cpu_identity(kld_precision precision, int index, kld_device_identity *out);
 
 /* Bytes of one thread's head_stats scratch, and carving it out of mem (64-byte aligned). */
 size_t cpu_head_scratch_bytes(const kld_device_spec *spec);
@@ -50,7 +52,7 @@ void cpu_head_scratch_init(struct head_scratch *s, const kld_device_spec *spec, 
 size_t cpu_head_scratch_struct(void);
 
 size_t cpu_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use);
-kld_status cpu_prepare(kld_device *dev, const kld_host_weight *h, kld_use use, void *mem,
+kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                        kld_dev_weight *out, kld_err *err);
 kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                       kld_view y, bool add, kld_err *err);
@@ -59,18 +61,19 @@ kld_status cpu_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *i
                      kld_err *err);
 kld_status cpu_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
                     kld_err *err);
-kld_status cpu_head_norm(kld_device *dev, kld_view x, size_t dim, const kld_dev_weight *w,
-                         double eps, kld_err *err);
 kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                    const kld_rope_table *table, kld_view y, kld_err *err);
+                    const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
+                    kld_err *err);
 kld_status cpu_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                      kld_err *err);
-kld_status cpu_add(kld_device *dev, kld_view x, kld_view y, kld_err *err);
 
 kld_status cpu_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                       const kld_attend_args *args, kld_view y, kld_err *err);
-kld_status cpu_head_stats(kld_device *dev, kld_view logits, const kld_head_args *args,
-                          kld_records *rec, size_t row0, size_t *nonfinite, size_t *first_bad,
+kld_status cpu_head_begin(kld_device *dev, kld_view logits, const kld_head_args *args,
                           kld_err *err);
+kld_status cpu_head_end(kld_device *dev, kld_records *rec, size_t row0, size_t *nonfinite,
+                        size_t *first_bad, kld_err *err);
+kld_status cpu_pair(kld_device *dev, kld_view p, kld_view q, double top_p, kld_pair_row *out,
+                    kld_err *err);
 
 #endif

@@ -338,10 +338,20 @@ static bool stats_row(struct row_job *j, size_t r, struct head_scratch *s) {
     return true;
 }
 
-kld_status cpu_head_stats(kld_device *dev, kld_view logits, const kld_head_args *args,
-                          kld_records *rec, size_t row0, size_t *nonfinite, size_t *first_bad,
+/* There is nothing to overlap with: the work is done at the end. */
+kld_status cpu_head_begin(kld_device *dev, kld_view logits, const kld_head_args *args,
                           kld_err *err) {
+    if (dev->pending.p) return kld_fail(err, KLD_E_INTERNAL, "a second head_begin");
+    dev->pending = logits;
+    dev->pending_args = *args;
+    return KLD_OK;
+}
+
+kld_status cpu_head_end(kld_device *dev, kld_records *rec, size_t row0, size_t *nonfinite,
+                        size_t *first_bad, kld_err *err) {
     (void)err;
+    const kld_view logits = dev->pending;
+    const kld_head_args *args = &dev->pending_args;
     size_t bad = 0, first = SIZE_MAX;
 #pragma omp parallel for schedule(dynamic, 4) num_threads(dev->threads)                            \
     reduction(+ : bad) reduction(min : first)
@@ -355,5 +365,6 @@ kld_status cpu_head_stats(kld_device *dev, kld_view logits, const kld_head_args 
     }
     *nonfinite = bad;
     if (bad) *first_bad = first;
+    dev->pending.p = NULL;
     return KLD_OK;
 }

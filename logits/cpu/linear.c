@@ -7,7 +7,7 @@
 #include <omp.h>
 #include <string.h>
 
-static size_t padded(size_t bytes) { return num_cdiv(bytes, 64) * 64; }
+static size_t padded(size_t bytes) { return num_cdiv(bytes, 256) * 256; }
 
 size_t cpu_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use) {
     (void)precision;
@@ -32,19 +32,19 @@ CLONES static void round_bf16(float *p, size_t n) {
     }
 }
 
-kld_status cpu_prepare(kld_device *dev, const kld_host_weight *h, kld_use use, void *mem,
+kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                        kld_dev_weight *out, kld_err *err) {
     (void)err;
-    const kld_weight *w = h->w;
+    const kld_weight *w = raw->w;
     memset(out, 0, sizeof *out);
     out->rows = w->rows;
     out->cols = w->cols;
     out->alpha = 1.0f;
-    out->host = *h;
+    out->raw = *raw;
     if (use == KLD_USE_EMBEDDING) return KLD_OK;
     float *data = mem;
     bool matrix = use == KLD_USE_MATRIX;
-    if (matrix) out->alpha = kld_weight_alpha(w, h->v);
+    if (matrix) out->alpha = raw->alpha;
     /* Decoding is element-wise, so the cut into slices is free to follow the cores. */
     enum { SLICE = 32 };
     size_t slices = num_cdiv(w->rows, SLICE);
@@ -52,14 +52,15 @@ kld_status cpu_prepare(kld_device *dev, const kld_host_weight *h, kld_use use, v
     for (size_t s = 0; s < slices; s++) {
         size_t row = s * SLICE, n = num_min(SLICE, w->rows - row);
         float *p = data + row * w->cols;
-        kld_weight_decode(w, h->v, row, n, matrix, p);
+        kld_weight_decode(w, raw->v, row, n, matrix, p);
         if (matrix && dev->bf16 && w->format != KLD_FMT_BF16) round_bf16(p, n * w->cols);
     }
     out->data = data;
     if (w->bias) {
-        out->bias =
+        float *bias =
             (float *)(void *)((unsigned char *)mem + padded(w->rows * w->cols * sizeof(float)));
-        for (size_t i = 0; i < w->rows; i++) out->bias[i] = kld_scale_value(w->bias, h->bias, i);
+        for (size_t i = 0; i < w->rows; i++) bias[i] = kld_scale_value(w->bias, raw->bias, i);
+        out->bias = bias;
     }
     return KLD_OK;
 }

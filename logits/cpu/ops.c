@@ -30,7 +30,7 @@ kld_status cpu_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *i
     (void)err;
 #pragma omp parallel for schedule(static) num_threads(dev->threads)
     for (size_t r = 0; r < y.rows; r++)
-        kld_weight_decode(w->host.w, w->host.v, ids[r], 1, false, view_row(y, r));
+        kld_weight_decode(w->raw.w, w->raw.v, ids[r], 1, false, view_row(y, r));
     return KLD_OK;
 }
 
@@ -65,19 +65,6 @@ kld_status cpu_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double
     return KLD_OK;
 }
 
-kld_status cpu_head_norm(kld_device *dev, kld_view x, size_t dim, const kld_dev_weight *w,
-                         double eps, kld_err *err) {
-    (void)err;
-#pragma omp parallel for schedule(static) num_threads(dev->threads)
-    for (size_t r = 0; r < x.rows; r++) {
-        for (size_t c = 0; c < x.cols; c += dim) {
-            float *p = view_row(x, r) + c;
-            norm_row(p, w->data, dim, eps, false, p);
-        }
-    }
-    return KLD_OK;
-}
-
 CLONES static void rope_row(const float *x, size_t cols, size_t dim, const float *cosv,
                             const float *sinv, size_t half, bool bf16, float *y) {
     for (size_t c = 0; c < cols; c += dim) {
@@ -98,7 +85,8 @@ CLONES static void rope_row(const float *x, size_t cols, size_t dim, const float
 }
 
 kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                    const kld_rope_table *table, kld_view y, kld_err *err) {
+                    const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
+                    kld_err *err) {
     (void)err;
     bool bf16 = rounds(dev, y);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(dev->threads)
@@ -107,8 +95,10 @@ kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
         for (size_t r = 0; r < s->n; r++) {
             const float *c = table->cos_tab + (s->pos + r) * table->half;
             const float *d = table->sin_tab + (s->pos + r) * table->half;
-            rope_row(view_row(x, s->row + r), x.cols, dim, c, d, table->half, bf16,
-                     view_row(y, s->row + r));
+            float *in = view_row(x, s->row + r);
+            for (size_t h = 0; w && h < x.cols; h += dim)
+                norm_row(in + h, w->data, dim, eps, false, in + h);
+            rope_row(in, x.cols, dim, c, d, table->half, bf16, view_row(y, s->row + r));
         }
     }
     return KLD_OK;
@@ -137,16 +127,5 @@ kld_status cpu_gated(kld_device *dev, kld_activation act, kld_view gate, kld_vie
 #pragma omp parallel for schedule(static) num_threads(dev->threads)
     for (size_t r = 0; r < gate.rows; r++)
         gated_row(view_row(gate, r), view_row(up, r), gate.cols, gelu, bf16, view_row(y, r));
-    return KLD_OK;
-}
-
-kld_status cpu_add(kld_device *dev, kld_view x, kld_view y, kld_err *err) {
-    (void)err;
-#pragma omp parallel for schedule(static) num_threads(dev->threads)
-    for (size_t r = 0; r < x.rows; r++) {
-        float *a = view_row(x, r);
-        const float *b = view_row(y, r);
-        for (size_t i = 0; i < x.cols; i++) a[i] += b[i];
-    }
     return KLD_OK;
 }

@@ -186,6 +186,8 @@ kld_engine_options default_options(size_t vocab) {
                                 .min_k = 4,
                                 .tail_mass = 1e-3,
                                 .tail_samples = 4,
+                                .ref_top_k = 64,
+                                .ref_tail_samples = 64,
                                 .seed = 7};
 }
 

@@ -243,6 +243,46 @@ static void identity_and_plan(void **state) {
     scene_close(&s);
 }
 
+/* Windows dealt to two and three devices: the same bytes, checkpoints of either kind included. */
+static void several_devices(void **state) {
+    (void)state;
+    static const int twice[3] = {0, 0, 0};
+    scene s;
+    scene_open(&s, tiny_llama);
+    kld_engine_options o = default_options(s.m->config.vocab);
+    collected a, b = {.fail_at = SIZE_MAX};
+    kld_err err = {0};
+    kld_engine_stats st;
+    scene_run_ok(&s, &o, &a, NULL);
+    o.devices = twice;
+    for (o.n_devices = 2; o.n_devices <= 3; o.n_devices++) {
+        scene_run_ok(&s, &o, &b, &st);
+        same_records(&a, &b, "several devices");
+        collected_free(&b);
+        assert_int_equal(st.tokens, TOKENS);
+    }
+    /* Begun on two, finished on one, and the other way round. */
+    o.state_dir = s.state;
+    for (size_t first = 1; first <= 2; first++) {
+        o.n_devices = first;
+        o.resume = false;
+        o.stop_after_layer = 1;
+        assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
+        o.n_devices = 3 - first;
+        o.resume = true;
+        o.stop_after_layer = 0;
+        scene_run_ok(&s, &o, &b, &st);
+        assert_int_equal(st.resumed_layer, 1);
+        same_records(&a, &b, "resumed on other devices");
+        collected_free(&b);
+        need(kld_remove_tree(s.state, &err), &err, s.state);
+    }
+    o.n_devices = KLD_MAX_LANES + 1;
+    assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_USAGE);
+    collected_free(&a);
+    scene_close(&s);
+}
+
 static void allocation_failures(void **state) {
     (void)state;
     scene s;
@@ -273,7 +313,7 @@ int main(void) {
         cmocka_unit_test(golden_models),       cmocka_unit_test(threads_and_memory),
         cmocka_unit_test(other_windows),       cmocka_unit_test(gather),
         cmocka_unit_test(bad_options),         cmocka_unit_test(identity_and_plan),
-        cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(allocation_failures), cmocka_unit_test(several_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,14 +54,21 @@ static void resume_inside_a_layer(void **state) {
     kld_err err = {0};
     scene_run_ok(&s, &o, &a, NULL);
     o.state_dir = s.state;
+    const kld_backend *be = kld_backend_cpu();
+    const kld_device_spec spec = {.max_rows = 256, .max_keys = 256, .vocab = 8, .top_k = 1};
+    kld_device *dev;
     kld_stream half[2];
     kld_resid_mark mark;
+    need(be->open(&dev, &spec, 0, &err), &err, "open");
     for (size_t i = 0; i < 2; i++) {
         bool found;
         o.stop_after_layer = i + 1;
         assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
-        need(kld_stream_open(&half[i], TOKENS, 24, 1 << 24, NULL, TOKENS, &err), &err, "stream");
-        need(kld_resid_load(s.state, &o.run_id, &half[i], &mark, &found, &err), &err, "load");
+        need(kld_stream_open(&half[i], be, dev, TOKENS, 24, KLD_ON_HOST, NULL, TOKENS, &err), &err,
+             "stream");
+        kld_resid_part all = {&half[i], 0, TOKENS};
+        kld_resid_rows rows = {&all, 1, TOKENS, 24};
+        need(kld_resid_load(s.state, &o.run_id, &rows, &mark, &found, &err), &err, "load");
         assert_true(found && mark.layer == i + 1 && mark.windows == 0);
         need(kld_remove_tree(s.state, &err), &err, s.state);
     }
@@ -70,7 +77,9 @@ static void resume_inside_a_layer(void **state) {
     for (size_t w = 1, rows = 1; w <= WINDOWS; rows += w < WINDOWS ? s.seqs[w].n : 0, w++) {
         memcpy(half[0].mem, half[1].mem, rows * 24 * sizeof(float));
         mark = (kld_resid_mark){1, w};
-        need(kld_resid_save(s.state, &o.run_id, mark, &half[0], &err), &err, "save");
+        kld_resid_part all = {&half[0], 0, TOKENS};
+        kld_resid_rows whole = {&all, 1, TOKENS, 24};
+        need(kld_resid_save(s.state, &o.run_id, mark, &whole, &err), &err, "save");
         scene_run_ok(&s, &o, &b, &st);
         assert_int_equal(st.resumed_layer, 1);
         same_records(&a, &b, "resumed inside a layer");
@@ -79,6 +88,7 @@ static void resume_inside_a_layer(void **state) {
     }
     kld_stream_close(&half[0]);
     kld_stream_close(&half[1]);
+    be->close(dev);
     collected_free(&a);
     scene_close(&s);
 }

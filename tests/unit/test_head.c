@@ -28,7 +28,7 @@ static void rig_open(rig *g, size_t rows, size_t vocab, size_t ld, size_t k, siz
                             .top_k = k};
     kld_err err = {0};
     memset(g, 0, sizeof *g);
-    need(be->open(&g->dev, &spec, &err), &err, "open");
+    need(be->open(&g->dev, &spec, 0, &err), &err, "open");
     need(kld_records_alloc(&g->rec, rows, k, m, ref_ld, ref_m, &err), &err, "records");
     float *p = malloc(rows * ld * sizeof *p);
     g->labels = calloc(rows, sizeof *g->labels);
@@ -44,8 +44,8 @@ static float *row(rig *g, size_t r) { return (float *)g->l.p + r * g->l.ld; }
 static void rig_run(rig *g) {
     kld_err err = {0};
     g->first_bad = SIZE_MAX;
-    need(be->head_stats(g->dev, g->l, &g->a, &g->rec, 0, &g->bad, &g->first_bad, &err), &err,
-         "head_stats");
+    need(be->head_begin(g->dev, g->l, &g->a, &err), &err, "head_begin");
+    need(be->head_end(g->dev, &g->rec, 0, &g->bad, &g->first_bad, &err), &err, "head_end");
 }
 
 static void rig_close(rig *g) {
@@ -240,7 +240,8 @@ static void draws(void **state) {
     kld_view l = g.l;
     l.rows = 1;
     g.a.pos = 1005;
-    assert_int_equal(be->head_stats(g.dev, l, &g.a, &one, 0, &g.bad, &g.first_bad, NULL), KLD_OK);
+    assert_int_equal(be->head_begin(g.dev, l, &g.a, NULL), KLD_OK);
+    assert_int_equal(be->head_end(g.dev, &one, 0, &g.bad, &g.first_bad, NULL), KLD_OK);
     assert_memory_equal(one.tail_ids, g.rec.tail_ids + 5 * M, M * sizeof(uint32_t));
     kld_records_free(&one);
     rig_close(&g);

@@ -85,7 +85,7 @@ static void decode_golden(const golden *g) {
     static float all[ROWS * COLS], some[ROWS * COLS], bare[ROWS * COLS];
     uint64_t nonfinite = 0;
     kld_err err = {0};
-    assert_int_equal(kld_weight_check(&w, v, &nonfinite, &err), KLD_OK);
+    assert_int_equal(kld_weight_check(&w, v, 0, w.rows, &nonfinite, &err), KLD_OK);
     kld_weight_decode(&w, v, 0, ROWS, false, all);
     kld_weight_decode(&w, v, 5, 7, false, some);
     kld_weight_decode(&w, v, 0, ROWS, true, bare);
@@ -177,7 +177,7 @@ static void fp8_example(void **state) {
 static void check(const kld_weight *w, kld_weight_view v, const char *text) {
     kld_err err = {0};
     uint64_t nonfinite = 0;
-    kld_status st = kld_weight_check(w, v, &nonfinite, &err);
+    kld_status st = kld_weight_check(w, v, 0, w->rows, &nonfinite, &err);
     if (!text) {
         if (st != KLD_OK) fail_msg("%s", err.text);
         return;
@@ -199,7 +199,7 @@ static void bad_scales(void **state) {
     codes[3] = 0x80;    /* only a minus zero: nothing was lost in the first block */
     codes[8] = 0x10;
     codes[16] = 0x07;
-    assert_int_equal(kld_weight_zero_blocks(&w, v), 2);
+    assert_int_equal(kld_weight_zero_blocks(&w, v, w.rows), 2);
     scales[3] = 0x7f;
     scales[2] = 0xff;
     check(&w, v, "tensor 'q.weight_scale': 2 NaN block scales, first at [1,0]");
@@ -238,7 +238,7 @@ static void nonfinite_values(void **state) {
         kld_weight w = {.format = all[i].format, .rows = 4, .cols = 1, .data = &t};
         kld_weight_view v = {.data = all[i].p};
         uint64_t n = 10;
-        assert_int_equal(kld_weight_check(&w, v, &n, NULL), KLD_OK);
+        assert_int_equal(kld_weight_check(&w, v, 0, w.rows, &n, NULL), KLD_OK);
         assert_int_equal(n, 12);
         float out[4];
         kld_weight_decode(&w, v, 0, 4, false, out);
