@@ -237,14 +237,14 @@ kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_backend 
     r->model = m;
     r->be = be;
     r->dev = dev;
-    r->n_dev = n_dev;
+    r->n_dev = be->host_memory ? 1 : n_dev; /* they share it */
     r->next = first;
     r->raw_bytes = kld_stage_pair_bytes(m, first);
     r->lane_bytes = largest_piece(m, first, &r->max_pieces);
     kld_status st;
     TRY_TO(out, NEW_ARRAY(&r->piece, r->max_pieces, err));
     TRY_TO(out, NEW_ARRAY(&r->raw, n_dev, err));
-    for (size_t d = 0; d < n_dev; d++) {
+    for (size_t d = 0; d < r->n_dev; d++) {
         TRY_TO(out, be->alloc(dev[d], (void **)&r->raw[d], (size_t)r->raw_bytes, err));
         r->device_bytes += r->raw_bytes;
     }
@@ -274,7 +274,7 @@ kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
 void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t d,
                        kld_raw_weight *out) {
     const kld_weight *w = s->w[i];
-    const unsigned char *base = stage_memory(r, s, d);
+    const unsigned char *base = stage_memory(r, s, num_min(d, r->n_dev - 1));
     *out = (kld_raw_weight){.w = w, .alpha = s->alpha[i], .global = s->global[i]};
     out->v.data = base + s->at[i][DATA];
     if (w->scale) out->v.scale = base + s->at[i][SCALE];

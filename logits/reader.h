@@ -41,9 +41,9 @@ typedef struct kld_reader {
     const kld_model *model;
     const kld_backend *be;
     kld_device *const *dev; /* [n_dev] borrowed; each gets every byte */
-    size_t n_dev;
-    unsigned char **raw; /* owned [n_dev], device memory: even stages at its start, odd ones at
-                            its end, so that any two neighbours fit whatever their sizes */
+    size_t n_dev;           /* 1 when their memory is the host's */
+    unsigned char **raw;    /* owned [n_dev], device memory: even stages at its start, odd ones at
+                               its end, so that any two neighbours fit whatever their sizes */
     uint64_t raw_bytes;
     unsigned char **lane; /* owned [2 * readers] host memory pieces pass through, or NULL */
     uint64_t lane_bytes;
