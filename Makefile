@@ -15,6 +15,9 @@ NVCC    ?= $(shell command -v nvcc 2>/dev/null)
 CUDA    ?= $(if $(wildcard logits/cuda/*.cu),$(if $(NVCC),1,0),0)
 # SAN=address,undefined builds with sanitizers, in a directory of its own.
 SAN     ?=
+ifneq ($(SAN),)
+override CUDA := 0
+endif
 V       ?=
 Q       := $(if $(V),,@)
 comma   := ,
@@ -27,6 +30,17 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
         -Wundef -Wformat=2 -Wcast-qual $(if $(CI),-Werror)
 OPT  := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
 LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread -ldl
+
+# Machine code for these, and PTX of the last for whatever comes later.
+GENCODE   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+             -gencode arch=compute_120,code=sm_120 -gencode arch=compute_120,code=compute_120
+NVCCFLAGS ?= -std=c++17 -O3 -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-fPIC,-fvisibility=hidden
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_SRC  := $(sort $(wildcard logits/cuda/*.cu))
+CUDA_OBJ  := $(CUDA_SRC:%.cu=$(B)/obj/%.o)
+# What the CUDA back end uses of the lower floors: its own copies, for it is loaded by itself.
+CUDA_PIC  := $(patsubst %,$(B)/pic/%.o,kld/base/status kld/base/mem kld/base/thread kld/base/version)
+CUDA_SO   := $(if $(filter 1,$(CUDA)),$(B)/bin/kld-cuda.so)
 
 LIB_SRC   := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \
                logits/cpu/*.c kld/capture/*.c kld/compare/*.c))
@@ -47,7 +61,7 @@ SETUP     := $(filter demo check san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
 DEPS_MODE := $(if $(SETUP),install,check)
 
 .PHONY: all
-all: build/kld ## build the program (build/kld)
+all: build/kld $(CUDA_SO) ## build the program (build/kld), with CUDA when there is nvcc
 
 build/.deps.%: .ci/deps
 	@mkdir -p build
@@ -60,12 +74,25 @@ build/.commit: FORCE
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
 .PHONY: FORCE
 FORCE:
-$(B)/obj/kld/base/version.o: CPPFLAGS += -DKLD_COMMIT='"$(COMMIT)"'
-$(B)/obj/kld/base/version.o: build/.commit
+$(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: CPPFLAGS += -DKLD_COMMIT='"$(COMMIT)"'
+$(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: build/.commit
 
 $(B)/obj/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fopenmp -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(B)/pic/%.o: %.c Makefile | build/.deps.build
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(B)/obj/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(B)/bin/kld-cuda.so: $(CUDA_OBJ) $(CUDA_PIC)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -lcublasLt \
+	  -Xlinker --no-undefined,-rpath,'$$ORIGIN',-rpath,$(CUDA_HOME)/lib64
 
 $(TEST_OBJ) $(HELP_OBJ): | build/.deps.test
 
@@ -91,13 +118,30 @@ $(B)/bin/fuzz_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/driver.o $(B)/
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
 
--include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d)
+-include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d $(B)/pic/*/*.d $(B)/pic/*/*/*.d)
 
 # ---- tests -------------------------------------------------------------------------
 # KLD_BIN tells the command-line tests which program to run.
 .PHONY: check
-check: $(TEST_BIN) $(B)/bin/kld build/kld ## all tests (no GPU, Python or network needed)
+check: $(TEST_BIN) $(B)/bin/kld build/kld $(CUDA_SO) ## all tests (no GPU, Python or network needed)
 	@KLD_BIN=$(B)/bin/kld tests/run $(TEST_BIN) $(CLI_TESTS)
+
+GPU_SRC := $(sort $(wildcard tests/gpu/test_*.c))
+GPU_BIN := $(GPU_SRC:tests/gpu/%.c=$(B)/bin/%)
+GPU_SH  := $(sort $(wildcard tests/gpu/*.sh))
+$(GPU_SRC:%.c=$(B)/obj/%.o) $(B)/obj/tests/gpu/gpukit.o: | build/.deps.test
+$(B)/bin/test_gpu_%: $(B)/obj/tests/gpu/test_gpu_%.o $(B)/obj/tests/gpu/gpukit.o $(B)/libtest.a $(B)/libkld.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+
+$(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/libkld.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
+
+.PHONY: gpu-tests check-gpu
+gpu-tests: $(B)/bin/bench_gpu $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
+check-gpu: gpu-tests ## the tests that need a CUDA card
+	@KLD_BIN=$(B)/bin/kld tests/run $(GPU_BIN) $(GPU_SH)
 
 .PHONY: san
 ifeq ($(SAN),)
@@ -149,9 +193,11 @@ build/kld.1: build/kld docs/kld.h2m | build/.deps.man
 man: build/kld.1 ## the manual page (build/kld.1)
 
 .PHONY: install
-install: build/kld ## install the program (and the manual page, if built) under PREFIX
+install: build/kld $(CUDA_SO) ## install the program (and the manual page, if built) under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(B)/bin/kld $(DESTDIR)$(PREFIX)/bin/kld
+	@if [ -n "$(CUDA_SO)" ]; then install -d $(DESTDIR)$(PREFIX)/lib/kld && \
+	  install -m 755 $(CUDA_SO) $(DESTDIR)$(PREFIX)/lib/kld/kld-cuda.so; fi
 	@if [ -f build/kld.1 ]; then install -d $(DESTDIR)$(PREFIX)/share/man/man1 && \
 	  install -m 644 build/kld.1 $(DESTDIR)$(PREFIX)/share/man/man1/kld.1; fi
 

@@ -11,8 +11,8 @@
 
 /* Scores s[0..n) become e^(s - max) on [lo, hi) and 0 elsewhere.  Returns their sum, taken
  * in FP64: lane i adds columns lo+i, lo+i+16, ..., then a fixed tree.  A BF16 run rounds
- * the weights after they were summed. */
-CLONES static double softmax_row(float *s, size_t lo, size_t hi, size_t n, bool bf16) {
+ * the weights after they were summed.  A sink (-inf = none) is one more score without a column. */
+CLONES static double softmax_row(float *s, size_t lo, size_t hi, size_t n, float sink, bool bf16) {
     for (size_t j = 0; j < lo; j++) s[j] = 0;
     for (size_t j = hi; j < n; j++) s[j] = 0;
     float *p = s + lo;
@@ -29,6 +29,7 @@ CLONES static double softmax_row(float *s, size_t lo, size_t hi, size_t n, bool 
     vi more = tail > top;
     vf_select(&top, &more, &tail, &top);
     float max = vf_max(&top);
+    if (sink > max) max = sink;
     vd sum = {0};
     for (size_t j = 0; j < whole; j += VL) {
         vf v, e;
@@ -46,7 +47,11 @@ CLONES static double softmax_row(float *s, size_t lo, size_t hi, size_t n, bool 
         if (bf16) vf_bf16(&e);
         memcpy(p + whole, &e, (m - whole) * sizeof *p);
     }
-    return vd_sum(&sum);
+    return vd_sum(&sum) + exp((double)(sink - max));
+}
+
+static void cap_row(float *s, size_t lo, size_t hi, float cap) {
+    for (size_t j = lo; j < hi; j++) s[j] = cap * tanhf(s[j] / cap);
 }
 
 CLONES static void scale_row(float *y, size_t n, float by, bool bf16) {
@@ -80,26 +85,29 @@ static void attend_block(const struct job *j, const kld_span *s, size_t head, si
     const kld_attend_args *a = j->a;
     kld_device *dev = j->dev;
     size_t nq = num_min(CPU_QBLOCK, s->n - q0), pos = s->pos + q0;
-    size_t group = head / (a->heads / a->kv_heads) * a->head_dim;
+    size_t group = head / (a->heads / a->kv_heads), vcol = group * a->value_dim;
     /* Keys any query of the block sees. */
     size_t lo = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0, hi = pos + nq;
     float *score = dev->score + (size_t)omp_get_thread_num() * CPU_QBLOCK * dev->key_ld;
     const float *q = view_row(j->q, s->row + q0) + head * a->head_dim;
-    const float *k = view_row(j->k, s->kv_row + lo) + group;
-    const float *v = view_row(j->v, s->kv_row + lo) + group;
-    float *y = view_row(j->y, s->row + q0) + head * a->head_dim;
+    const float *k = view_row(j->k, s->kv_row + lo) + group * a->head_dim;
+    const float *v = view_row(j->v, s->kv_row + lo) + vcol;
+    float *y = view_row(j->y, s->row + q0) + head * a->value_dim;
     blasint nk = (blasint)(hi - lo), ld = (blasint)dev->key_ld, dim = (blasint)a->head_dim;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)nq, nk, dim, a->scale, q,
                 (blasint)j->q.ld, k, (blasint)j->k.ld, 0.0f, score, ld);
     float inv[CPU_QBLOCK];
     for (size_t r = 0; r < nq; r++) {
         size_t i = pos + r, first = a->window && i + 1 > a->window ? i + 1 - a->window : 0;
-        double sum =
-            softmax_row(score + r * dev->key_ld, first - lo, i + 1 - lo, hi - lo, dev->bf16);
+        float *row = score + r * dev->key_ld;
+        if (a->softcap > 0) cap_row(row, first - lo, i + 1 - lo, a->softcap);
+        double sum = softmax_row(row, first - lo, i + 1 - lo, hi - lo,
+                                 a->sinks ? a->sinks[head] : -INFINITY, dev->bf16);
         inv[r] = (float)(1.0 / sum);
     }
     /* A weight of 0 does not hide a NaN: queries ahead of one must not multiply its row. */
-    size_t clean = finite_rows(view_row(j->v, s->kv_row + pos) + group, j->v.ld, nq, a->head_dim);
+    size_t clean = finite_rows(view_row(j->v, s->kv_row + pos) + vcol, j->v.ld, nq, a->value_dim);
+    dim = (blasint)a->value_dim;
     for (size_t r = 0; r < nq; r = clean, clean = nq) {
         nk = (blasint)(pos + clean - lo);
         if (clean > r)
@@ -108,7 +116,7 @@ static void attend_block(const struct job *j, const kld_span *s, size_t head, si
                         y + r * j->y.ld, (blasint)j->y.ld);
     }
     bool round = dev->bf16 && j->y.elem == KLD_ELEM_ACT;
-    for (size_t r = 0; r < nq; r++) scale_row(y + r * j->y.ld, a->head_dim, inv[r], round);
+    for (size_t r = 0; r < nq; r++) scale_row(y + r * j->y.ld, a->value_dim, inv[r], round);
 }
 
 kld_status cpu_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,

@@ -39,7 +39,7 @@ struct kld_device {
     kld_span *spans_host; /* what `spans` holds */
     size_t n_spans, max_spans;
     uint32_t *ids;    /* device [max_rows] */
-    int *attend_flag; /* device [max_spans * 2 * 512], zero between calls: tiles to redo exactly */
+    int *attend_flag; /* device [max_spans][4][CUDA_FLAG_HEADS] at most, zero between calls */
 
     struct cuda_head *head;
 };
@@ -80,11 +80,13 @@ kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim
 kld_status cuda_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                       kld_err *err);
 
+/* Most heads of the fused attention. */
+enum { CUDA_FLAG_HEADS = 512 };
 /* attend.cu (fused, tensor cores, head sizes 64, 128, 256) and attend_any.cu (every other case) */
 kld_status cuda_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                        const kld_attend_args *args, kld_view y, kld_err *err);
-/* only_flagged: redo just the tiles whose flag is set, and clear it.  Flag of span s, query tile
- * t (0, 1: 128 rows each), head h: attend_flag[(s * 2 + t) * heads + h]. */
+/* only_flagged: redo just the tiles whose flag is set, and clear it.  Flag of span s, query tile t
+ * (0 .. 3, 64 rows each), head h: attend_flag[(s * 4 + t) * heads + h]. */
 kld_status cuda_attend_any(kld_device *dev, const kld_span *spans, size_t n_spans, kld_view q,
                            kld_view k, kld_view v, const kld_attend_args *args, kld_view y,
                            bool only_flagged, kld_err *err);

@@ -231,11 +231,14 @@ const tiny tiny_qwen = {.hidden = 40,
                         .vocab = 90,
                         .qwen3 = true};
 
+const kld_backend *scene_backend;
+
 kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_engine_options *o,
                      collected *c, kld_engine_stats *stats, kld_err *err) {
     kld_engine_stats mine;
     kld_sink sink = sink_of(c);
-    return kld_engine_run(s->m, kld_backend_cpu(), seqs, n, o, &sink, stats ? stats : &mine, err);
+    const kld_backend *be = scene_backend ? scene_backend : kld_backend_cpu();
+    return kld_engine_run(s->m, be, seqs, n, o, &sink, stats ? stats : &mine, err);
 }
 
 void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,

@@ -72,6 +72,9 @@ typedef struct scene {
 void scene_open(scene *s, tiny t);
 void scene_close(scene *s);
 
+/* Where scenes run; NULL is the CPU. */
+extern const kld_backend *scene_backend;
+
 /* Collects into *c as it stands; stats may be NULL. */
 kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_engine_options *o,
                      collected *c, kld_engine_stats *stats, kld_err *err);

@@ -300,46 +300,64 @@ static void linear_prefix(void **state) {
     free(y.p);
 }
 
-static void attend_case(size_t heads, size_t kv_heads, size_t dim, size_t len, size_t window,
+/* What attend_case varies beside the shape. */
+typedef struct extra {
+    size_t window;
+    float softcap;
+    bool sinks;
+} extra;
+
+/* Weights of query i of a head over keys lo..i, in FP64; returns the denominator. */
+static double naive_weights(const kld_attend_args *a, kld_view q, kld_view k, size_t kv_row,
+                            size_t i, size_t h, size_t lo, double *s) {
+    size_t g = h / (a->heads / a->kv_heads), dim = a->head_dim;
+    double top = a->sinks ? (double)a->sinks[h] : -INFINITY, sum = 0;
+    for (size_t j = lo; j <= i; j++) {
+        s[j] = 0;
+        for (size_t c = 0; c < dim; c++)
+            s[j] += (double)*at(q, i, h * dim + c) * (double)*at(k, kv_row + j, g * dim + c);
+        s[j] *= (double)a->scale;
+        if (a->softcap > 0) s[j] = (double)a->softcap * tanh(s[j] / (double)a->softcap);
+        top = fmax(top, s[j]);
+    }
+    for (size_t j = lo; j <= i; j++) sum += s[j] = exp(s[j] - top);
+    return a->sinks ? sum + exp((double)a->sinks[h] - top) : sum;
+}
+
+static void attend_case(size_t heads, size_t kv_heads, size_t dim, size_t vdim, size_t len, extra e,
                         kld_precision p, uint64_t *seed) {
     size_t kv_row = 5, keys = kv_row + len + 3;
     kld_device *dev = open_dev(p, keys);
     kld_view q = random_view(len, heads * dim, heads * dim + 3, seed);
     kld_view k = random_view(keys, kv_heads * dim, kv_heads * dim + 1, seed);
-    kld_view v = random_view(keys, kv_heads * dim, kv_heads * dim, seed);
-    kld_view y = random_view(len, heads * dim, heads * dim + 2, seed);
+    kld_view v = random_view(keys, kv_heads * vdim, kv_heads * vdim, seed);
+    kld_view y = random_view(len, heads * vdim, heads * vdim + 2, seed);
+    kld_view sinks = random_view(1, heads, heads, seed);
     /* Keys of other windows must not matter. */
     for (size_t r = 0; r < keys; r++) {
         if (r >= kv_row && r < kv_row + len) continue;
-        for (size_t c = 0; c < kv_heads * dim; c++) *at(k, r, c) = *at(v, r, c) = NAN;
+        for (size_t c = 0; c < kv_heads * dim; c++) *at(k, r, c) = NAN;
+        for (size_t c = 0; c < kv_heads * vdim; c++) *at(v, r, c) = NAN;
     }
     kld_span span[8];
     kld_batch b = {span, 0, len};
     for (size_t r = 0; r < len; r += KLD_CHUNK)
         span[b.n++] = (kld_span){r, len - r < KLD_CHUNK ? len - r : KLD_CHUNK, r, kv_row};
-    kld_attend_args a = {heads, kv_heads, dim, 0.3f, window};
+    kld_attend_args a = {heads, kv_heads, dim, vdim, 0.3f, e.window, e.softcap, NULL};
+    if (e.sinks) a.sinks = sinks.p;
     q.elem = k.elem = v.elem = y.elem = KLD_ELEM_ACT;
     assert_int_equal(be->attend(dev, &b, q, k, v, &a, y, NULL), KLD_OK);
     double *s = malloc(len * sizeof *s), tol = p == KLD_PRECISION_BF16 ? 3e-2 : 5e-6;
     assert_non_null(s);
     for (size_t i = 0; i<len; i += len> 100 ? 7 : 1) {
         for (size_t h = 0; h < heads; h++) {
-            size_t g = h / (heads / kv_heads), lo = window && i + 1 > window ? i + 1 - window : 0;
-            double top = -INFINITY, sum = 0;
-            for (size_t j = lo; j <= i; j++) {
-                s[j] = 0;
-                for (size_t c = 0; c < dim; c++)
-                    s[j] +=
-                        (double)*at(q, i, h * dim + c) * (double)*at(k, kv_row + j, g * dim + c);
-                s[j] *= (double)0.3f;
-                top = fmax(top, s[j]);
-            }
-            for (size_t j = lo; j <= i; j++) sum += s[j] = exp(s[j] - top);
-            for (size_t c = 0; c < dim; c++) {
+            size_t g = h / (heads / kv_heads), w = e.window, lo = w && i + 1 > w ? i + 1 - w : 0;
+            double sum = naive_weights(&a, q, k, kv_row, i, h, lo, s);
+            for (size_t c = 0; c < vdim; c++) {
                 double want = 0;
                 for (size_t j = lo; j <= i; j++)
-                    want += s[j] / sum * (double)*at(v, kv_row + j, g * dim + c);
-                close_to((double)*at(y, i, h * dim + c), want, tol, "attend", i, h * dim + c);
+                    want += s[j] / sum * (double)*at(v, kv_row + j, g * vdim + c);
+                close_to((double)*at(y, i, h * vdim + c), want, tol, "attend", i, h * vdim + c);
             }
         }
     }
@@ -350,19 +368,24 @@ static void attend_case(size_t heads, size_t kv_heads, size_t dim, size_t len, s
     free(k.p);
     free(v.p);
     free(y.p);
+    free(sinks.p);
 }
 
 static void attend(void **state) {
     (void)state;
     uint64_t seed = 8;
-    attend_case(1, 1, 4, 1, 0, KLD_PRECISION_FP32, &seed);
-    attend_case(6, 2, 12, 45, 0, KLD_PRECISION_FP32, &seed);
-    attend_case(4, 4, 16, 131, 0, KLD_PRECISION_FP32, &seed);
-    attend_case(9, 3, 64, 300, 0, KLD_PRECISION_FP32, &seed);
-    attend_case(4, 2, 24, 70, 8, KLD_PRECISION_FP32, &seed);
-    attend_case(2, 1, 16, 600, 65, KLD_PRECISION_FP32, &seed);
-    attend_case(2, 1, 16, 90, 1, KLD_PRECISION_FP32, &seed);
-    attend_case(4, 2, 24, 70, 200, KLD_PRECISION_BF16, &seed);
+    attend_case(1, 1, 4, 4, 1, (extra){.window = 0}, KLD_PRECISION_FP32, &seed);
+    attend_case(6, 2, 12, 12, 45, (extra){.window = 0}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 4, 16, 16, 131, (extra){.window = 0}, KLD_PRECISION_FP32, &seed);
+    attend_case(9, 3, 64, 64, 300, (extra){.window = 0}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 2, 24, 24, 70, (extra){.window = 8}, KLD_PRECISION_FP32, &seed);
+    attend_case(2, 1, 16, 16, 600, (extra){.window = 65}, KLD_PRECISION_FP32, &seed);
+    attend_case(2, 1, 16, 16, 90, (extra){.window = 1}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 2, 24, 24, 70, (extra){.window = 200}, KLD_PRECISION_BF16, &seed);
+    attend_case(4, 2, 24, 16, 130, (extra){0}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 2, 12, 20, 90, (extra){.softcap = 1.5f}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 1, 12, 12, 90, (extra){.sinks = true, .window = 9}, KLD_PRECISION_FP32, &seed);
+    attend_case(4, 4, 12, 8, 300, (extra){77, 5, true}, KLD_PRECISION_FP32, &seed);
 }
 
 /* A NaN shows in the query of its own position and in those after it, and in no other. */
@@ -378,7 +401,7 @@ static void attend_nan(void **state) {
              z = random_view(LEN, 2 * DIM, 2 * DIM, &seed);
     kld_span span[] = {{0, KLD_CHUNK, 0, 0}, {KLD_CHUNK, LEN - KLD_CHUNK, KLD_CHUNK, 0}};
     kld_batch b = {span, 2, LEN};
-    const kld_attend_args a = {2, 2, DIM, 0.3f, 0};
+    const kld_attend_args a = {2, 2, DIM, DIM, 0.3f, 0, 0, NULL};
     q.elem = k.elem = v.elem = y.elem = z.elem = KLD_ELEM_ACT;
     assert_int_equal(be->attend(dev, &b, q, k, v, &a, y, NULL), KLD_OK);
     static const size_t bad[] = {0, 1, 63, 64, 70, 299};

@@ -1,0 +1,178 @@
+/* Row-wise operations: norm, rotation with an optional norm of each head, gated activation. */
+#include "kld/base/num.h"
+#include "logits/cuda/cuda.h"
+#include "logits/cuda/kernel.cuh"
+
+/* Four columns at a time when every row allows it. */
+static bool fours(kld_view v, size_t size) {
+    return v.cols % 4 == 0 && v.ld % 4 == 0 && (uintptr_t)v.p % (4 * size) == 0;
+}
+
+enum { NORM_THREADS = 256 };
+
+/* A block a row.  Sums: a thread's columns in order, then fixed trees. */
+template <typename T, bool FOURS>
+__global__ static void norm_rows(const float *x, size_t ldx, const float *w, size_t cols,
+                                 double eps, T *y, size_t ldy) {
+    __shared__ float part[NORM_THREADS / 32];
+    const float *in = x + blockIdx.x * ldx;
+    T *out = y + blockIdx.x * ldy;
+    float sum = 0;
+    if (FOURS) {
+        for (size_t i = threadIdx.x; i < cols / 4; i += NORM_THREADS) {
+            float4 v = ((const float4 *)in)[i];
+            sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+        }
+    } else {
+        for (size_t i = threadIdx.x; i < cols; i += NORM_THREADS) sum += in[i] * in[i];
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < NORM_THREADS / 32; i++) sum += part[i];
+    float scale = (float)(1.0 / sqrt((double)sum / (double)cols + eps));
+    if (FOURS) {
+        for (size_t i = threadIdx.x; i < cols / 4; i += NORM_THREADS) {
+            float4 v = ((const float4 *)in)[i], g = ((const float4 *)w)[i];
+            v.x = g.x * (v.x * scale);
+            v.y = g.y * (v.y * scale);
+            v.z = g.z * (v.z * scale);
+            v.w = g.w * (v.w * scale);
+            put4(out + 4 * i, v);
+        }
+    } else {
+        for (size_t i = threadIdx.x; i < cols; i += NORM_THREADS)
+            put(out + i, w[i] * (in[i] * scale));
+    }
+}
+
+template <typename T>
+static void launch_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps,
+                        kld_view y) {
+    const float *in = (const float *)x.p, *g = (const float *)w->data;
+    bool four = fours(x, 4) && fours(y, sizeof(T)) && (uintptr_t)g % 16 == 0;
+    auto kernel = four ? norm_rows<T, true> : norm_rows<T, false>;
+    kernel<<<(unsigned)x.rows, NORM_THREADS, 0, dev->compute>>>(in, x.ld, g, x.cols, eps, (T *)y.p,
+                                                                y.ld);
+}
+
+static bool is_bf16(const kld_device *dev, kld_view v) {
+    return dev->bf16 && v.elem == KLD_ELEM_ACT;
+}
+
+kld_status cuda_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
+                     kld_err *err) {
+    if (!x.rows) return KLD_OK;
+    if (is_bf16(dev, y)) launch_norm<__nv_bfloat16>(dev, x, w, eps, y);
+    else launch_norm<float>(dev, x, w, eps, y);
+    LAUNCHED("norm");
+    return KLD_OK;
+}
+
+enum { ROPE_WARPS = 8 };
+
+struct rope {
+    const kld_span *spans;
+    const float *x;
+    size_t ldx, ldy, heads, dim, half;
+    const float *w; /* of the norm, or NULL */
+    double eps;
+    const float *cos_tab, *sin_tab;
+};
+
+/* A warp a row and head; a block, ROPE_WARPS rows of a span and one head. */
+template <typename T> __global__ static void rope_rows(const struct rope a, T *y) {
+    const kld_span *s = &a.spans[blockIdx.x];
+    size_t r = blockIdx.y * ROPE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (r >= s->n) return;
+    const float *in = a.x + (s->row + r) * a.ldx + blockIdx.z * a.dim;
+    T *out = y + (s->row + r) * a.ldy + blockIdx.z * a.dim;
+    const float *c = a.cos_tab + (s->pos + r) * a.half, *d = a.sin_tab + (s->pos + r) * a.half;
+    float scale = 1;
+    if (a.w) {
+        float sum = 0;
+        for (size_t i = lane; i < a.dim; i += 32) sum += in[i] * in[i];
+        scale = (float)(1.0 / sqrt((double)warp_sum(sum) / (double)a.dim + a.eps));
+    }
+    for (size_t i = lane; i < a.half; i += 32) {
+        float u = in[i], v = in[i + a.half];
+        if (a.w) {
+            u = a.w[i] * (u * scale);
+            v = a.w[i + a.half] * (v * scale);
+        }
+        put(out + i, u * c[i] - v * d[i]);
+        put(out + i + a.half, v * c[i] + u * d[i]);
+    }
+    for (size_t i = 2 * a.half + lane; i < a.dim; i += 32)
+        put(out + i, a.w ? a.w[i] * (in[i] * scale) : in[i]);
+}
+
+kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
+                     const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
+                     kld_err *err) {
+    struct rope a = {};
+    if (!b->n) return KLD_OK;
+    TRY(cuda_spans(dev, b, &a.spans, err));
+    a.x = (const float *)x.p;
+    a.ldx = x.ld;
+    a.ldy = y.ld;
+    a.heads = x.cols / dim;
+    a.dim = dim;
+    a.half = table->half;
+    a.w = w ? (const float *)w->data : NULL;
+    a.eps = eps;
+    a.cos_tab = table->cos_tab;
+    a.sin_tab = table->sin_tab;
+    dim3 grid((unsigned)b->n, KLD_CHUNK / ROPE_WARPS, (unsigned)a.heads);
+    if (is_bf16(dev, y))
+        rope_rows<<<grid, 32 * ROPE_WARPS, 0, dev->compute>>>(a, (__nv_bfloat16 *)y.p);
+    else rope_rows<<<grid, 32 * ROPE_WARPS, 0, dev->compute>>>(a, (float *)y.p);
+    LAUNCHED("rope");
+    return KLD_OK;
+}
+
+/* The same formulas as logits/cpu/ops.c; expf is within 2 ulp. */
+__device__ static float gate_one(float g, float u, bool gelu) {
+    float t = gelu ? (g * g * 0.044715f + 1.0f) * (g * -1.5957691216f) : -g;
+    return g / (expf(t) + 1.0f) * u;
+}
+
+template <typename T, bool FOURS>
+__global__ static void gated_rows(const float *gate, size_t ldg, const float *up, size_t ldu,
+                                  size_t rows, size_t cols, bool gelu, T *y, size_t ldy) {
+    size_t width = FOURS ? cols / 4 : cols;
+    for (size_t r = blockIdx.y; r < rows; r += gridDim.y) {
+        size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+        if (i >= width) continue;
+        if (FOURS) {
+            float4 g = ((const float4 *)(gate + r * ldg))[i];
+            float4 u = ((const float4 *)(up + r * ldu))[i];
+            put4(y + r * ldy + 4 * i,
+                 make_float4(gate_one(g.x, u.x, gelu), gate_one(g.y, u.y, gelu),
+                             gate_one(g.z, u.z, gelu), gate_one(g.w, u.w, gelu)));
+        } else {
+            put(y + r * ldy + i, gate_one(gate[r * ldg + i], up[r * ldu + i], gelu));
+        }
+    }
+}
+
+template <typename T>
+static void launch_gated(kld_device *dev, bool gelu, kld_view g, kld_view u, kld_view y) {
+    bool four = fours(g, 4) && fours(u, 4) && fours(y, sizeof(T));
+    auto kernel = four ? gated_rows<T, true> : gated_rows<T, false>;
+    size_t width = four ? g.cols / 4 : g.cols;
+    dim3 grid((unsigned)num_cdiv(width, 256), (unsigned)num_min(g.rows, 65535));
+    kernel<<<grid, 256, 0, dev->compute>>>((const float *)g.p, g.ld, (const float *)u.p, u.ld,
+                                           g.rows, g.cols, gelu, (T *)y.p, y.ld);
+}
+
+kld_status cuda_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
+                      kld_err *err) {
+    bool gelu = act == KLD_ACT_GELU_TANH;
+    if (!gate.rows) return KLD_OK;
+    if (is_bf16(dev, y)) launch_gated<__nv_bfloat16>(dev, gelu, gate, up, y);
+    else launch_gated<float>(dev, gelu, gate, up, y);
+    LAUNCHED("gated activation");
+    return KLD_OK;
+}

@@ -1,0 +1,164 @@
+/* Stored weights into what the products want: decoding is exact (see loaders/quant.h), so each
+ * value is that of the CPU's kld_weight_decode. */
+#include "kld/base/num.h"
+#include "loaders/numfmt.h"
+#include "logits/cuda/cuda.h"
+#include "logits/cuda/kernel.cuh"
+
+static size_t padded(size_t bytes) { return num_cdiv(bytes, 256) * 256; }
+
+/* The stored bytes are what the device wants. */
+static bool as_stored(kld_precision precision, const kld_weight *w, kld_use use) {
+    if (use == KLD_USE_EMBEDDING) return true;
+    if (use == KLD_USE_VECTOR) return w->format == KLD_FMT_F32;
+    return w->format == (precision == KLD_PRECISION_BF16 ? KLD_FMT_BF16 : KLD_FMT_F32);
+}
+
+static size_t value_bytes(kld_precision precision, const kld_weight *w, kld_use use) {
+    if (as_stored(precision, w, use)) return 0;
+    bool half = use == KLD_USE_MATRIX && precision == KLD_PRECISION_BF16;
+    return padded(w->rows * w->cols * (half ? 2 : 4));
+}
+
+size_t cuda_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use) {
+    size_t bias = w->bias && use == KLD_USE_MATRIX ? padded(w->rows * sizeof(float)) : 0;
+    return value_bytes(precision, w, use) + bias;
+}
+
+/* ---- values ------------------------------------------------------------------------------ */
+
+struct source {
+    const unsigned char *data, *scale;
+    kld_format format;
+    kld_dtype scale_type;
+    size_t cols;
+    float global; /* 1 when it is left to alpha */
+    bool divides; /* NVFP4: divide by it */
+};
+
+__device__ static float dense(kld_dtype t, const unsigned char *p, size_t i) {
+    if (t == KLD_BF16) return kld_bf16_to_f32(((const uint16_t *)p)[i]);
+    if (t == KLD_F16) return kld_f16_to_f32(((const uint16_t *)p)[i]);
+    return ((const float *)p)[i];
+}
+
+__device__ static float fp4(unsigned code, float scale, const struct source &s) {
+    float v = kld_e2m1_to_f32((uint8_t)code) * scale;
+    return s.divides ? v / s.global : v * s.global;
+}
+
+/* Element (r, c); the same expressions as the CPU's, in the same order. */
+__device__ static float element(const struct source &s, size_t r, size_t c) {
+    size_t i = r * s.cols + c;
+    unsigned code;
+    switch (s.format) {
+    case KLD_FMT_BF16: return dense(KLD_BF16, s.data, i);
+    case KLD_FMT_F16: return dense(KLD_F16, s.data, i);
+    case KLD_FMT_NVFP4:
+        code = s.data[i / 2] >> (i % 2 * 4) & 15;
+        return fp4(code, kld_e4m3_to_f32(s.scale[i / 16]), s);
+    case KLD_FMT_MXFP4:
+        code = s.data[i / 2] >> (i % 2 * 4) & 15;
+        return kld_e2m1_to_f32((uint8_t)code) * kld_e8m0_to_f32(s.scale[i / 32]);
+    case KLD_FMT_FP8_TENSOR: return kld_e4m3_to_f32(s.data[i]) * s.global;
+    case KLD_FMT_FP8_CHANNEL: return kld_e4m3_to_f32(s.data[i]) * dense(s.scale_type, s.scale, r);
+    default: return dense(KLD_F32, s.data, i);
+    }
+}
+
+template <typename T>
+__global__ static void decode_any(const struct source s, size_t rows, T *out) {
+    size_t n = rows * s.cols;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        put(out + i, element(s, i / s.cols, i % s.cols));
+}
+
+/* Eight 4-bit codes a thread: one 4-byte load, one 16-byte (BF16) store. */
+template <typename T> struct __align__(8 * sizeof(T)) eight { T v[8]; };
+
+template <typename T, bool NV>
+__global__ static void decode_fp4(const struct source s, size_t groups, struct eight<T> *out) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < groups;
+         i += (size_t)gridDim.x * blockDim.x) {
+        unsigned codes = ((const unsigned *)s.data)[i];
+        float scale = NV ? kld_e4m3_to_f32(s.scale[i / 2]) : kld_e8m0_to_f32(s.scale[i / 4]);
+        struct eight<T> e;
+        for (int j = 0; j < 8; j++)
+            put(&e.v[j], kld_e2m1_to_f32((uint8_t)(codes >> 4 * j & 15)) * scale);
+        out[i] = e;
+    }
+}
+
+static unsigned blocks_for(size_t n) {
+    return (unsigned)num_min(num_max(num_cdiv(n, 256), 1), 65535);
+}
+
+template <typename T>
+static void decode(kld_device *dev, const struct source &s, size_t rows, T *out) {
+    size_t groups = rows * s.cols / 8;
+    if (s.format == KLD_FMT_NVFP4)
+        decode_fp4<T, true>
+            <<<blocks_for(groups), 256, 0, dev->compute>>>(s, groups, (struct eight<T> *)out);
+    else if (s.format == KLD_FMT_MXFP4)
+        decode_fp4<T, false>
+            <<<blocks_for(groups), 256, 0, dev->compute>>>(s, groups, (struct eight<T> *)out);
+    else decode_any<<<blocks_for(rows * s.cols), 256, 0, dev->compute>>>(s, rows, out);
+}
+
+static struct source source_of(const kld_raw_weight *raw, bool unscaled) {
+    const kld_weight *w = raw->w;
+    struct source s = {raw->v.data, raw->v.scale, w->format, KLD_F32, w->cols, 1, false};
+    if (w->scale) s.scale_type = w->scale->dtype;
+    if (!unscaled) s.global = raw->global;
+    if (!unscaled) s.divides = w->global_divides;
+    return s;
+}
+
+kld_status cuda_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
+                        kld_dev_weight *out, kld_err *err) {
+    const kld_weight *w = raw->w;
+    kld_precision precision = dev->bf16 ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
+    bool matrix = use == KLD_USE_MATRIX;
+    *out = (kld_dev_weight){.rows = w->rows, .cols = w->cols, .data = raw->v.data, .alpha = 1.0f};
+    out->raw = *raw;
+    if (use == KLD_USE_EMBEDDING) return KLD_OK;
+    if (matrix) out->alpha = raw->alpha;
+    if (!as_stored(precision, w, use)) {
+        struct source s = source_of(raw, matrix);
+        if (matrix && dev->bf16) decode(dev, s, w->rows, (__nv_bfloat16 *)mem);
+        else decode(dev, s, w->rows, (float *)mem);
+        LAUNCHED("decoding a weight");
+        out->data = mem;
+    }
+    if (!w->bias || !matrix) return KLD_OK;
+    float *bias = (float *)(void *)((unsigned char *)mem + value_bytes(precision, w, use));
+    struct source b = {raw->bias, NULL, KLD_FMT_F32, KLD_F32, 1, 1, false};
+    if (w->bias->dtype == KLD_BF16) b.format = KLD_FMT_BF16;
+    if (w->bias->dtype == KLD_F16) b.format = KLD_FMT_F16;
+    decode_any<<<blocks_for(w->rows), 256, 0, dev->compute>>>(b, w->rows, bias);
+    LAUNCHED("decoding a bias");
+    out->bias = bias;
+    return KLD_OK;
+}
+
+__global__ static void embed_rows(const struct source s, const uint32_t *ids, float *y, size_t ld) {
+    size_t id = ids[blockIdx.x];
+    float *row = y + blockIdx.x * ld;
+    for (size_t c = threadIdx.x; c < s.cols; c += blockDim.x) row[c] = element(s, id, c);
+}
+
+kld_status cuda_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
+                      kld_err *err) {
+    if (!y.rows) return KLD_OK;
+    if (y.rows > dev->spec.max_rows)
+        return kld_fail(err, KLD_E_INTERNAL, "%zu rows, room for %zu", y.rows, dev->spec.max_rows);
+    CUDA(cudaMemcpyAsync(dev->ids, ids, y.rows * sizeof *ids, cudaMemcpyHostToDevice, dev->compute),
+         "copying ids");
+    /* The host may change them; copies beyond 64 KiB of pageable memory need not be staged yet. */
+    CUDA(cudaStreamSynchronize(dev->compute), "copying ids");
+    embed_rows<<<(unsigned)y.rows, 256, 0, dev->compute>>>(source_of(&w->raw, false), dev->ids,
+                                                           (float *)y.p, y.ld);
+    LAUNCHED("embedding");
+    return KLD_OK;
+}

@@ -1,0 +1,274 @@
+/* Times the operations of the CUDA back end on random data: one JSON line a measurement.
+ * Usage: bench_gpu [name-prefix]. */
+#include "kld/base/log.h"
+#include "loaders/numfmt.h"
+#include "logits/graph.h"
+#include "logits/select.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 2048, WINDOWS = 4, ROWS = WINDOW * WINDOWS, VOCAB = 154880, HEAD_HIDDEN = 4096 };
+
+static const kld_backend *be;
+static kld_device *dev;
+static const char *only = "";
+
+static void need(kld_status st, const kld_err *err) {
+    if (st == KLD_OK) return;
+    fprintf(stderr, "bench_gpu: %s\n", err->text);
+    exit(1);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Median milliseconds of fn, each sample `inner` calls between two waits. */
+static double median_ms(void (*fn)(void *), void *arg, int inner) {
+    enum { SAMPLES = 9 };
+    double t[SAMPLES];
+    kld_err err = {0};
+    fn(arg);
+    for (int s = 0; s < SAMPLES; s++) {
+        need(be->sync(dev, &err), &err);
+        double from = kld_seconds();
+        for (int i = 0; i < inner; i++) fn(arg);
+        need(be->sync(dev, &err), &err);
+        t[s] = (kld_seconds() - from) * 1e3 / inner;
+    }
+    qsort(t, SAMPLES, sizeof *t, by_value);
+    return t[SAMPLES / 2];
+}
+
+static bool wanted(const char *name) { return strncmp(name, only, strlen(only)) == 0; }
+
+static void report(const char *name, double ms, double bytes, double flops, double tokens) {
+    printf("{\"name\": \"%s\", \"ms\": %.4f", name, ms);
+    if (bytes > 0) printf(", \"min_bytes\": %.0f, \"GBps\": %.1f", bytes, bytes / ms / 1e6);
+    if (flops > 0) printf(", \"TFLOPs\": %.1f", flops / ms / 1e9);
+    if (tokens > 0) printf(", \"tokens_per_s\": %.0f", tokens / ms * 1e3);
+    printf("}\n");
+    fflush(stdout);
+}
+
+/* Device memory full of plausible values: `std` times roughly normal ones, BF16 or FP32. */
+static void *random_device(size_t n, size_t size, double std) {
+    enum { POOL = 1 << 22 };
+    static unsigned char pool[POOL * 4];
+    uint64_t s = 88172645463325252u;
+    kld_err err = {0};
+    for (size_t i = 0; i < POOL; i++) {
+        double v = -2;
+        for (int k = 0; k < 4; k++) {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            v += (double)(s >> 11) * 0x1p-53;
+        }
+        float f = (float)(v * std * 1.7320508);
+        uint16_t h = kld_f32_to_bf16(f);
+        if (size == 2) memcpy(pool + 2 * i, &h, 2);
+        else memcpy(pool + 4 * i, &f, 4);
+    }
+    unsigned char *p;
+    need(be->alloc(dev, (void **)&p, n * size, &err), &err);
+    for (size_t at = 0; at < n; at += POOL) {
+        size_t m = n - at < POOL ? n - at : POOL;
+        need(be->upload(dev, p + at * size, pool, m * size, &err), &err);
+    }
+    return p;
+}
+
+/* ---- the body of a model of Qwen3-8B's shape ------------------------------------------------ */
+
+struct body {
+    kld_model m;
+    kld_layer layer;
+    kld_tensor tensor[KLD_SLOT_COUNT];
+    kld_graph g;
+    kld_batch b;
+    kld_span span[ROWS / KLD_CHUNK];
+    kld_view x;
+};
+static struct body body;
+
+static const kld_sublayer subs[] = {{KLD_BLOCK_ATTENTION, KLD_SLOT_ATTN_NORM},
+                                    {KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM}};
+
+static void add_slot(kld_slot slot, size_t rows, size_t cols) {
+    kld_tensor *t = &body.tensor[slot];
+    *t = (kld_tensor){.name = "w", .dtype = KLD_BF16, .bytes = rows * cols * 2};
+    body.layer.slot[slot] =
+        (kld_weight){.format = KLD_FMT_BF16, .rows = rows, .cols = cols, .data = t};
+}
+
+static void prepare_slot(kld_slot slot, kld_use use) {
+    const kld_weight *w = &body.layer.slot[slot];
+    kld_err err = {0};
+    kld_raw_weight raw = {.w = w, .alpha = 1, .global = 1};
+    raw.v.data = random_device(w->rows * w->cols, 2, use == KLD_USE_VECTOR ? 0.5 : 0.02);
+    void *mem = NULL;
+    need(be->alloc(dev, &mem, be->weight_bytes(KLD_PRECISION_BF16, w, use), &err), &err);
+    need(be->prepare(dev, &raw, use, mem, &body.g.w[slot], &err), &err);
+    body.g.has[slot] = true;
+}
+
+static void body_open(const kld_device_spec *spec) {
+    kld_config *c = &body.m.config;
+    *c = (kld_config){.hidden = 4096,
+                      .intermediate = 12288,
+                      .layers = 1,
+                      .heads = 32,
+                      .kv_heads = 8,
+                      .head_dim = 128,
+                      .vocab = 151936,
+                      .norm_eps = 1e-6,
+                      .attn_scale = 0.08838834764831845};
+    c->rope = (kld_rope){.theta = 1e6, .attention_factor = 1};
+    body.m.layer = &body.layer;
+    body.layer.sub = subs;
+    body.layer.n_sub = 2;
+    add_slot(KLD_SLOT_ATTN_NORM, c->hidden, 1);
+    add_slot(KLD_SLOT_MLP_NORM, c->hidden, 1);
+    add_slot(KLD_SLOT_Q_NORM, c->head_dim, 1);
+    add_slot(KLD_SLOT_K_NORM, c->head_dim, 1);
+    add_slot(KLD_SLOT_Q, 4096, 4096);
+    add_slot(KLD_SLOT_K, 1024, 4096);
+    add_slot(KLD_SLOT_V, 1024, 4096);
+    add_slot(KLD_SLOT_O, 4096, 4096);
+    add_slot(KLD_SLOT_GATE, 12288, 4096);
+    add_slot(KLD_SLOT_UP, 12288, 4096);
+    add_slot(KLD_SLOT_DOWN, 4096, 12288);
+    kld_err err = {0};
+    need(kld_graph_open(&body.g, &body.m, be, dev, spec, true, WINDOW, &err), &err);
+    for (kld_slot s = KLD_SLOT_ATTN_NORM; s < KLD_SLOT_COUNT; s++)
+        prepare_slot(s, body.layer.slot[s].cols == 1 ? KLD_USE_VECTOR : KLD_USE_MATRIX);
+    body.x = (kld_view){random_device((size_t)ROWS * c->hidden, 4, 1), ROWS, c->hidden, c->hidden,
+                        KLD_ELEM_F32};
+    body.b = (kld_batch){body.span, 0, ROWS};
+    for (size_t r = 0; r < ROWS; r += KLD_CHUNK)
+        body.span[body.b.n++] = (kld_span){r, KLD_CHUNK, r % WINDOW, r / WINDOW * WINDOW};
+}
+
+static void run_layer(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    need(kld_graph_layer(&body.g, &body.layer, &body.b, body.x, 0, &err), &err);
+}
+
+static void run_norm(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    need(be->norm(dev, body.x, &body.g.w[KLD_SLOT_ATTN_NORM], 1e-6, body.g.h, &err), &err);
+}
+
+static void run_rope(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    need(be->rope(dev, &body.b, body.g.q, 128, &body.g.w[KLD_SLOT_Q_NORM], 1e-6, &body.g.rope,
+                  body.g.qa, &err),
+         &err);
+}
+
+static void run_attend(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    kld_view y = body.g.q;
+    y.elem = KLD_ELEM_ACT;
+    kld_attend_args a = {.heads = 32, .kv_heads = 8, .head_dim = 128, .value_dim = 128};
+    a.scale = 0.088388f;
+    need(be->attend(dev, &body.b, body.g.qa, body.g.ka, body.g.va, &a, y, &err), &err);
+}
+
+static void run_gated(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    need(be->gated(dev, KLD_ACT_SILU, body.g.gate, body.g.up, body.g.act, &err), &err);
+}
+
+struct product {
+    kld_view x, y;
+    const kld_dev_weight *w;
+    bool add;
+};
+
+static void run_product(void *arg) {
+    struct product *p = arg;
+    kld_err err = {0};
+    need(be->linear(dev, &body.b, p->x, p->w, p->y, p->add, &err), &err);
+}
+
+static void bench_product(const char *name, kld_view x, kld_slot slot, kld_view y, bool add) {
+    struct product p = {x, y, &body.g.w[slot], add};
+    if (!wanted(name)) return;
+    double ms = median_ms(run_product, &p, 10);
+    report(name, ms, 0, 2.0 * ROWS * (double)p.w->rows * (double)p.w->cols, 0);
+}
+
+static void bench_body(void) {
+    if (!wanted("body")) return;
+    const double f32 = 4.0 * ROWS, f16 = 2.0 * ROWS;
+    kld_view rows_x = body.x;
+    report("body_norm", median_ms(run_norm, NULL, 20), (f32 + f16) * 4096, 0, 0);
+    bench_product("body_q", body.g.h, KLD_SLOT_Q, body.g.q, false);
+    bench_product("body_k", body.g.h, KLD_SLOT_K, body.g.k, false);
+    bench_product("body_v", body.g.h, KLD_SLOT_V, body.g.va, false);
+    report("body_rope_q", median_ms(run_rope, NULL, 20), (f32 + f16) * 4096, 0, 0);
+    report("body_attend", median_ms(run_attend, NULL, 20), 0,
+           4.0 * 32 * 128 * WINDOWS * (WINDOW * (WINDOW + 1.0) / 2), 0);
+    bench_product("body_o", body.g.qa, KLD_SLOT_O, rows_x, true);
+    bench_product("body_gate", body.g.h, KLD_SLOT_GATE, body.g.gate, false);
+    report("body_gated", median_ms(run_gated, NULL, 20), (2 * f32 + f16) * 12288, 0, 0);
+    bench_product("body_down", body.g.act, KLD_SLOT_DOWN, rows_x, true);
+    double ms = 36 * median_ms(run_layer, NULL, 36);
+    report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * ROWS, ROWS);
+}
+
+/* ---- head --------------------------------------------------------------------------------- */
+
+static void bench_head_gemm(void) {
+    static kld_tensor t = {
+        .name = "w", .dtype = KLD_BF16, .bytes = (uint64_t)VOCAB * HEAD_HIDDEN * 2};
+    static kld_weight w = {.format = KLD_FMT_BF16, .rows = VOCAB, .cols = HEAD_HIDDEN, .data = &t};
+    if (!wanted("gemm_head")) return;
+    kld_err err = {0};
+    kld_raw_weight raw = {.w = &w, .alpha = 1, .global = 1};
+    kld_dev_weight d;
+    raw.v.data = random_device((size_t)VOCAB * HEAD_HIDDEN, 2, 0.02);
+    need(be->prepare(dev, &raw, KLD_USE_MATRIX, NULL, &d, &err), &err);
+    kld_view x = {random_device((size_t)WINDOW * HEAD_HIDDEN, 2, 1), WINDOW, HEAD_HIDDEN,
+                  HEAD_HIDDEN, KLD_ELEM_ACT};
+    kld_view y = {NULL, WINDOW, VOCAB, VOCAB, KLD_ELEM_F32};
+    need(be->alloc(dev, &y.p, (size_t)WINDOW * VOCAB * 4, &err), &err);
+    struct product p = {x, y, &d, false};
+    double flops = 2.0 * WINDOW * VOCAB * HEAD_HIDDEN;
+    report("gemm_head_f32", median_ms(run_product, &p, 5), 0, flops, 0);
+    p.y.elem = KLD_ELEM_ACT;
+    report("gemm_head", median_ms(run_product, &p, 5), 0, flops, 0);
+    be->free(dev, y.p);
+}
+
+int main(int argc, char **argv) {
+    kld_err err = {0};
+    kld_choice c;
+    if (argc > 1) only = argv[1];
+    need(kld_choose("cuda", &c, &err), &err);
+    be = c.backend;
+    kld_device_spec spec = {.precision = KLD_PRECISION_BF16,
+                            .max_rows = ROWS,
+                            .max_keys = ROWS,
+                            .head_dim = 128,
+                            .kv_cols = 1024,
+                            .head_rows = WINDOW,
+                            .vocab = VOCAB,
+                            .top_k = 256,
+                            .tail_samples = 16};
+    need(be->open(&dev, &spec, 0, &err), &err);
+    body_open(&spec);
+    bench_body();
+    bench_head_gemm();
+    return 0;
+}
