@@ -7,8 +7,10 @@
  * FlashAttention-2 (Dao, 2023); fragments are those of mma.sync.m16n8k16 in the PTX manual. */
 #include "kld/base/num.h"
 #include "logits/cuda/cuda.h"
+#include <cstdlib>
 
-enum { WARPS = 4, THREADS = 32 * WARPS, FLAG_ROWS = 64 };
+enum { FLAG_ROWS = 64 };
+#define LOG2E 1.44269504f
 
 struct attend {
     const kld_span *spans;
@@ -17,8 +19,8 @@ struct attend {
     size_t ldq, ldk, ldv, ldy;
     int n_spans, heads, group; /* group: query heads a key head */
     int window;                /* INT_MAX = none */
-    float scale;               /* of a score, then times log2(e) unless capped */
-    float cap;                 /* 0 = none */
+    float scale;               /* of a (capped) score into log2 */
+    float precap, cap;         /* score -> cap * tanh(score * precap); cap 0 = none */
     const float *sinks;
     int *flag;
 };
@@ -68,7 +70,7 @@ __device__ static unsigned pack(float lo, float hi) {
 }
 
 /* Rows [0, n) of a matrix into shared memory, zeros from `valid` on. */
-template <int D>
+template <int D, int THREADS>
 __device__ static void load_tile(unsigned to, const __nv_bfloat16 *from, size_t ld, int n,
                                  int valid) {
     for (int i = threadIdx.x; i < n * (D / 8); i += THREADS) {
@@ -79,7 +81,7 @@ __device__ static void load_tile(unsigned to, const __nv_bfloat16 *from, size_t 
 }
 
 /* Some value of the tile is NaN or infinite; the same answer in every thread. */
-template <int D, int KN> __device__ static bool odd_values(const unsigned char *tile) {
+template <int D, int KN, int THREADS> __device__ static bool odd_values(const unsigned char *tile) {
     int odd = 0;
     for (int i = threadIdx.x; i < KN * D / 8; i += THREADS) {
         uint4 v = *(const uint4 *)(tile + 16 * i);
@@ -100,7 +102,7 @@ struct tile {
 
 template <int D, int MT> struct state {
     float o[MT][D / 8][4];
-    float max[MT][2], sum[MT][2]; /* rows g and g + 8 of each m-tile */
+    float base[MT][2], sum[MT][2]; /* of rows g and g + 8 of each m-tile; base in log2 */
 };
 
 /* S = Q K^T for this warp's rows. */
@@ -130,60 +132,67 @@ __device__ static void scores(unsigned sq, unsigned sk, float s[MT][KN / 8][4]) 
     }
 }
 
-/* Scale, cap and hide; in units of log2. */
+/* Hide what a query does not see; with a cap, scale and cap (a.scale is then 1 to what follows). */
 template <int MT, int KN, bool CAP>
 __device__ static void shape_scores(const struct attend &a, const struct tile &t, int key0,
                                     bool hide, float s[MT][KN / 8][4]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (!CAP && !hide) return;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int n = 0; n < KN / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float v = s[m][n][i] * a.scale;
-                if (CAP) v = a.cap * tanhf(v / a.cap) * 1.44269504f;
-                if (hide) {
-                    int q = t.q0 + (warp * MT + m) * 16 + lane / 4 + i / 2 * 8;
-                    int k = key0 + 8 * n + lane % 4 * 2 + i % 2;
-                    if (k > q || q - k >= a.window) v = -INFINITY;
-                }
-                s[m][n][i] = v;
+                if (CAP) s[m][n][i] = a.cap * tanhf(s[m][n][i] * a.precap);
+                int q = t.q0 + (warp * MT + m) * 16 + lane / 4 + i / 2 * 8;
+                int k = key0 + 8 * n + lane % 4 * 2 + i % 2;
+                if (hide && (k > q || q - k >= a.window)) s[m][n][i] = -INFINITY;
             }
         }
     }
 }
 
-/* Scores become weights; o and sum are rescaled when the maximum grows. */
+/* Scores become weights 2^(score * scale - base).  The base of a row follows its maximum only when
+ * that has grown by more than 2^LAG: until then weights of up to 2^LAG are as exact, and the sums
+ * so far need not be scaled. */
+enum { LAG = 8 };
 template <int D, int MT, int KN>
-__device__ static void soften(float s[MT][KN / 8][4], struct state<D, MT> &z) {
+__device__ static void soften(float scale, float s[MT][KN / 8][4], struct state<D, MT> &z) {
+    float keep[MT][2];
+    bool moved = false;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float top = z.max[m][h];
+            float top = -INFINITY;
 #pragma unroll
             for (int n = 0; n < KN / 8; n++)
                 top = fmaxf(top, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            float base = top == -INFINITY ? 0 : top; /* nothing seen yet */
-            float keep = exp_two(z.max[m][h] - base), sum = 0;
-            z.max[m][h] = top;
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * scale;
+            bool move = top > z.base[m][h] + LAG;
+            keep[m][h] = move ? exp_two(z.base[m][h] - top) : 1.0f;
+            if (move) z.base[m][h] = top;
+            moved |= move;
+            /* Nothing seen yet: any finite base makes every weight 0. */
+            float base = z.base[m][h] == -INFINITY ? 0 : z.base[m][h], sum = 0;
 #pragma unroll
             for (int n = 0; n < KN / 8; n++) {
-                s[m][n][2 * h] = exp_two(s[m][n][2 * h] - base);
-                s[m][n][2 * h + 1] = exp_two(s[m][n][2 * h + 1] - base);
+                s[m][n][2 * h] = exp_two(fmaf(s[m][n][2 * h], scale, -base));
+                s[m][n][2 * h + 1] = exp_two(fmaf(s[m][n][2 * h + 1], scale, -base));
                 sum += s[m][n][2 * h] + s[m][n][2 * h + 1];
             }
-            z.sum[m][h] = z.sum[m][h] * keep + sum; /* this thread's columns */
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                z.o[m][n][2 * h] *= keep;
-                z.o[m][n][2 * h + 1] *= keep;
-            }
+            z.sum[m][h] = z.sum[m][h] * keep[m][h] + sum; /* this thread's columns */
         }
     }
+    if (!__any_sync(0xffffffffu, moved)) return;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) z.o[m][n][i] *= keep[m][i / 2];
 }
 
 /* O += P V, P rounded to BF16. */
@@ -224,7 +233,7 @@ __device__ static void finish(const struct attend &a, const struct tile &t, int 
             float sum = z.sum[m][h];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (a.sinks) sum += exp_two(a.sinks[head] * 1.44269504f - z.max[m][h]);
+            if (a.sinks) sum += exp_two(a.sinks[head] * LOG2E - z.base[m][h]);
             float by = 1.0f / sum;
             int r = (warp * MT + m) * 16 + lane / 4 + 8 * h;
             if (r >= t.rows) continue;
@@ -252,10 +261,11 @@ __device__ static bool tile_of(const struct attend &a, struct tile *t, int *inde
     return true;
 }
 
-template <int D, int MT, int KN, bool CAP>
-__global__ static void __launch_bounds__(THREADS) attend_tiles(const struct attend a) {
+template <int D, int W, int MT, int KN, bool CAP>
+__global__ static void __launch_bounds__(32 * W, W == 8 && MT == 1 ? 2 : 1)
+    attend_tiles(const struct attend a) {
     extern __shared__ __align__(128) unsigned char shared[];
-    enum { BM = 16 * WARPS * MT, TILE = KN * D * 2 };
+    enum { BM = 16 * W * MT, TILE = KN * D * 2 };
     struct tile t;
     int index, head = blockIdx.y;
     if (!tile_of<BM, KN>(a, &t, &index)) return;
@@ -266,16 +276,18 @@ __global__ static void __launch_bounds__(THREADS) attend_tiles(const struct atte
     int keys = t.q0 + t.rows; /* positions 0 .. keys-1 exist for these queries */
     struct state<D, MT> z = {};
     for (int m = 0; m < MT; m++)
-        for (int h = 0; h < 2; h++) z.max[m][h] = a.sinks ? a.sinks[head] * 1.44269504f : -INFINITY;
-    load_tile<D>(sq, a.q + t.row * a.ldq + (size_t)head * D, a.ldq, BM, t.rows);
-    load_tile<D>(sk, k + (size_t)t.first * KN * a.ldk, a.ldk, KN, keys - t.first * KN);
-    load_tile<D>(sv, v + (size_t)t.first * KN * a.ldv, a.ldv, KN, keys - t.first * KN);
+        for (int h = 0; h < 2; h++) z.base[m][h] = a.sinks ? a.sinks[head] * LOG2E : -INFINITY;
+    load_tile<D, 32 * W>(sq, a.q + t.row * a.ldq + (size_t)head * D, a.ldq, BM, t.rows);
+    load_tile<D, 32 * W>(sk, k + (size_t)t.first * KN * a.ldk, a.ldk, KN, keys - t.first * KN);
+    load_tile<D, 32 * W>(sv, v + (size_t)t.first * KN * a.ldv, a.ldv, KN, keys - t.first * KN);
     commit();
     for (int j = t.first; j < t.end; j++) {
         int now = (j - t.first) & 1, key0 = j * KN, next = key0 + KN;
         if (j + 1 < t.end) {
-            load_tile<D>(sk + (now ^ 1) * TILE, k + (size_t)next * a.ldk, a.ldk, KN, keys - next);
-            load_tile<D>(sv + (now ^ 1) * TILE, v + (size_t)next * a.ldv, a.ldv, KN, keys - next);
+            load_tile<D, 32 * W>(sk + (now ^ 1) * TILE, k + (size_t)next * a.ldk, a.ldk, KN,
+                                 keys - next);
+            load_tile<D, 32 * W>(sv + (now ^ 1) * TILE, v + (size_t)next * a.ldv, a.ldv, KN,
+                                 keys - next);
             commit();
             wait<1>();
         } else {
@@ -284,8 +296,8 @@ __global__ static void __launch_bounds__(THREADS) attend_tiles(const struct atte
         __syncthreads();
         bool hide = next > t.q0 + 1 || t.q0 + t.rows - 1 - key0 >= a.window;
         /* A weight of 0 does not hide a NaN: such a tile is done again key by key. */
-        if (hide && odd_values<D, KN>(shared + (sv - sq) + now * TILE)) {
-            for (int f = threadIdx.x; f < BM / FLAG_ROWS; f += THREADS)
+        if (hide && odd_values<D, KN, 32 * W>(shared + (sv - sq) + now * TILE)) {
+            for (int f = threadIdx.x; f < BM / FLAG_ROWS; f += 32 * W)
                 a.flag[(index + f) * a.heads + head] = 1;
             wait<0>();
             return;
@@ -293,22 +305,22 @@ __global__ static void __launch_bounds__(THREADS) attend_tiles(const struct atte
         float s[MT][KN / 8][4];
         scores<D, MT, KN>(sq, sk + now * TILE, s);
         shape_scores<MT, KN, CAP>(a, t, key0, hide, s);
-        soften<D, MT, KN>(s, z);
+        soften<D, MT, KN>(a.scale, s, z);
         values<D, MT, KN>(sv + now * TILE, s, z);
         __syncthreads();
     }
     finish<D, MT>(a, t, head, z);
 }
 
-template <int D, int MT, int KN>
+template <int D, int W, int MT, int KN>
 static kld_status launch(kld_device *dev, const struct attend &a, kld_err *err) {
     /* At most 96 KiB: cards of sm_86 and sm_120 give a block 99. */
-    enum { BM = 16 * WARPS * MT, SHARED = BM * D * 2 + 4 * KN * D * 2 };
-    auto kernel = a.cap > 0 ? attend_tiles<D, MT, KN, true> : attend_tiles<D, MT, KN, false>;
+    enum { BM = 16 * W * MT, SHARED = BM * D * 2 + 4 * KN * D * 2 };
+    auto kernel = a.cap > 0 ? attend_tiles<D, W, MT, KN, true> : attend_tiles<D, W, MT, KN, false>;
     CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
          "attention");
     dim3 grid((unsigned)(a.n_spans * (KLD_CHUNK / BM)), (unsigned)a.heads);
-    kernel<<<grid, THREADS, SHARED, dev->compute>>>(a);
+    kernel<<<grid, 32 * W, SHARED, dev->compute>>>(a);
     LAUNCHED("attention");
     return KLD_OK;
 }
@@ -338,11 +350,19 @@ kld_status cuda_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view
     a.group = (int)(args->heads / args->kv_heads);
     a.window = args->window && args->window < INT_MAX ? (int)args->window : INT_MAX;
     a.cap = args->softcap;
-    a.scale = args->softcap > 0 ? args->scale : args->scale * 1.44269504f;
+    a.precap = a.cap > 0 ? args->scale / a.cap : 0;
+    a.scale = a.cap > 0 ? LOG2E : args->scale * LOG2E;
     a.sinks = args->sinks;
     a.flag = dev->attend_flag;
-    if (d == 64) TRY((launch<64, 2, 64>(dev, a, err)));
-    else if (d == 128) TRY((launch<128, 2, 64>(dev, a, err)));
-    else TRY((launch<256, 1, 32>(dev, a, err)));
+    if (d == 64) TRY((launch<64, 4, 2, 64>(dev, a, err)));
+    else if (d == 128) {
+        const char *e = getenv("ATT");
+        int m = e ? atoi(e) : 0;
+        if (m == 0) TRY((launch<128, 4, 2, 64>(dev, a, err)));
+        if (m == 1) TRY((launch<128, 8, 1, 64>(dev, a, err)));
+        if (m == 2) TRY((launch<128, 8, 2, 64>(dev, a, err)));
+        if (m == 3) TRY((launch<128, 4, 2, 32>(dev, a, err)));
+        if (m == 4) TRY((launch<128, 4, 1, 64>(dev, a, err)));
+    } else TRY((launch<256, 4, 1, 32>(dev, a, err)));
     return cuda_attend_any(dev, a.spans, b->n, q, k, v, args, y, true, err);
 }

@@ -108,6 +108,55 @@ template <typename T> __global__ static void rope_rows(const struct rope a, T *y
         put(out + i, a.w ? a.w[i] * (in[i] * scale) : in[i]);
 }
 
+/* The same with a row of a head in registers: half / 4 threads, each four pairs. */
+template <typename T, int HALF> __global__ static void rope_fours(const struct rope a, T *y) {
+    enum { LANES = HALF / 4, PER = 256 / LANES };
+    const kld_span *s = &a.spans[blockIdx.x];
+    size_t i = blockIdx.y * PER + threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    size_t r = i / a.heads, head = i % a.heads;
+    bool there = r < s->n;
+    if (!there) r = 0; /* the shuffles need every lane */
+    const float *in = a.x + (s->row + r) * a.ldx + head * a.dim + 4 * lane;
+    float4 u = *(const float4 *)in, v = *(const float4 *)(in + HALF);
+    if (a.w) {
+        float sum = ((u.x * u.x + u.y * u.y) + (u.z * u.z + u.w * u.w)) +
+                    ((v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w));
+        for (int w = LANES / 2; w > 0; w /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, w);
+        float scale = (float)(1.0 / sqrt((double)sum / (2 * HALF) + a.eps));
+        float4 g = *(const float4 *)(a.w + 4 * lane), h = *(const float4 *)(a.w + HALF + 4 * lane);
+        u = make_float4(g.x * (u.x * scale), g.y * (u.y * scale), g.z * (u.z * scale),
+                        g.w * (u.w * scale));
+        v = make_float4(h.x * (v.x * scale), h.y * (v.y * scale), h.z * (v.z * scale),
+                        h.w * (v.w * scale));
+    }
+    if (!there) return;
+    size_t at = (s->pos + r) * HALF + 4 * lane;
+    float4 c = *(const float4 *)(a.cos_tab + at), d = *(const float4 *)(a.sin_tab + at);
+    T *out = y + (s->row + r) * a.ldy + head * a.dim + 4 * lane;
+    put4(out, make_float4(u.x * c.x - v.x * d.x, u.y * c.y - v.y * d.y, u.z * c.z - v.z * d.z,
+                          u.w * c.w - v.w * d.w));
+    put4(out + HALF, make_float4(v.x * c.x + u.x * d.x, v.y * c.y + u.y * d.y,
+                                 v.z * c.z + u.z * d.z, v.w * c.w + u.w * d.w));
+}
+
+template <typename T>
+static void launch_rope(kld_device *dev, const struct rope &a, size_t n, T *y) {
+    bool whole =
+        a.dim == 2 * a.half && a.ldx % 4 == 0 && a.ldy % 4 == 0 &&
+        ((uintptr_t)a.x | (uintptr_t)a.w | (uintptr_t)a.cos_tab | (uintptr_t)a.sin_tab) % 16 == 0 &&
+        (uintptr_t)y % (4 * sizeof(T)) == 0;
+    unsigned work = (unsigned)(KLD_CHUNK * a.heads);
+    if (whole && a.half == 32)
+        rope_fours<T, 32><<<dim3((unsigned)n, work / 32), 256, 0, dev->compute>>>(a, y);
+    else if (whole && a.half == 64)
+        rope_fours<T, 64><<<dim3((unsigned)n, work / 16), 256, 0, dev->compute>>>(a, y);
+    else if (whole && a.half == 128)
+        rope_fours<T, 128><<<dim3((unsigned)n, work / 8), 256, 0, dev->compute>>>(a, y);
+    else
+        rope_rows<<<dim3((unsigned)n, KLD_CHUNK / ROPE_WARPS, (unsigned)a.heads), 32 * ROPE_WARPS,
+                    0, dev->compute>>>(a, y);
+}
+
 kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
                      const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
                      kld_err *err) {
@@ -124,10 +173,8 @@ kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim
     a.eps = eps;
     a.cos_tab = table->cos_tab;
     a.sin_tab = table->sin_tab;
-    dim3 grid((unsigned)b->n, KLD_CHUNK / ROPE_WARPS, (unsigned)a.heads);
-    if (is_bf16(dev, y))
-        rope_rows<<<grid, 32 * ROPE_WARPS, 0, dev->compute>>>(a, (__nv_bfloat16 *)y.p);
-    else rope_rows<<<grid, 32 * ROPE_WARPS, 0, dev->compute>>>(a, (float *)y.p);
+    if (is_bf16(dev, y)) launch_rope(dev, a, b->n, (__nv_bfloat16 *)y.p);
+    else launch_rope(dev, a, b->n, (float *)y.p);
     LAUNCHED("rope");
     return KLD_OK;
 }

@@ -229,6 +229,49 @@ static void bench_body(void) {
 
 /* ---- head --------------------------------------------------------------------------------- */
 
+struct stage {
+    kld_view x, h, y;
+    const kld_dev_weight *w, *norm;
+    kld_head_args a;
+    kld_records rec;
+};
+
+static void run_stats(void *arg) {
+    struct stage *s = arg;
+    kld_err err = {0};
+    size_t bad, first;
+    need(be->head_begin(dev, s->y, &s->a, &err), &err);
+    need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
+}
+
+/* The next rows' product is queued before this one's records are taken, as the engine does. */
+static void run_stage(void *arg) {
+    struct stage *s = arg;
+    kld_err err = {0};
+    size_t bad, first;
+    static int open;
+    need(be->norm(dev, s->x, s->norm, 1e-6, s->h, &err), &err);
+    need(be->linear(dev, &body.b, s->h, s->w, s->y, false, &err), &err);
+    need(be->head_begin(dev, s->y, &s->a, &err), &err);
+    if (open) need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
+    open = 1;
+}
+
+/* Logits with the spread of a model's: 0.12 * sqrt(512) as in the PyTorch peer. */
+static void bench_head(kld_view h, kld_view y, const kld_dev_weight *w) {
+    kld_err err = {0};
+    static uint32_t labels[WINDOW];
+    struct stage s = {.h = h, .y = y, .w = w, .norm = &body.g.w[KLD_SLOT_ATTN_NORM]};
+    s.x = body.x;
+    s.x.rows = WINDOW;
+    s.a = (kld_head_args){
+        .top_k = 256, .min_k = 10, .tail_samples = 16, .tail_mass = 1e-3, .labels = labels};
+    need(kld_records_alloc(&s.rec, WINDOW, 256, 16, 0, 0, &err), &err);
+    report("head_stats_f32_k256", median_ms(run_stats, &s, 1), 4.0 * WINDOW * VOCAB, 0, 0);
+    report("head_stage", median_ms(run_stage, &s, 10), 0, 2.0 * WINDOW * VOCAB * HEAD_HIDDEN, 0);
+    kld_records_free(&s.rec);
+}
+
 static void bench_head_gemm(void) {
     static kld_tensor t = {
         .name = "w", .dtype = KLD_BF16, .bytes = (uint64_t)VOCAB * HEAD_HIDDEN * 2};
@@ -248,6 +291,7 @@ static void bench_head_gemm(void) {
     report("gemm_head_f32", median_ms(run_product, &p, 5), 0, flops, 0);
     p.y.elem = KLD_ELEM_ACT;
     report("gemm_head", median_ms(run_product, &p, 5), 0, flops, 0);
+    bench_head(x, y, &d);
     be->free(dev, y.p);
 }
 

@@ -118,7 +118,7 @@ static void rope_case(twin *t, size_t heads, size_t dim, size_t half, bool norm,
     weight w;
     weight_random(t, &w, dim, 1, false, KLD_USE_VECTOR, seed);
     both x = both_random(t, 301, n, n + 4, KLD_ELEM_F32, 2, seed);
-    both y = both_random(t, 301, n, n + 3, KLD_ELEM_ACT, 1, seed);
+    both y = both_random(t, 301, n, n + 4 - heads % 2, KLD_ELEM_ACT, 1, seed);
     const kld_dev_weight *wc = norm ? &w.c : NULL, *wg = norm ? &w.g : NULL;
     assert_int_equal(t->cpu->rope(t->c, &b, x.c, dim, wc, 1e-6, &tc, y.c, NULL), KLD_OK);
     assert_int_equal(t->gpu->rope(t->g, &b, x.g, dim, wg, 1e-6, &tg, y.g, NULL), KLD_OK);
@@ -142,6 +142,8 @@ static void rope(void **state) {
             rope_case(&t, 3, 20, 8, norm, &seed);
             rope_case(&t, 1, 7, 0, norm, &seed);
             rope_case(&t, 5, 256, 32, norm, &seed);
+            rope_case(&t, 3, 64, 32, norm, &seed);
+            rope_case(&t, 2, 256, 128, norm, &seed);
         }
         twin_close(&t);
     }

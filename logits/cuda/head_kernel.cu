@@ -1,0 +1,303 @@
+/* Statistics of rows of logits, a block a row, one pass over memory for a row as models make them:
+ *   - a sample of the row gives a threshold that somewhat more than k columns reach;
+ *   - the pass sums, keeps the vectors that reach it, and takes the maximum;
+ *   - their columns are sorted, the list is cut by the tail rule, draws are taken from the rest.
+ * A row that the sample misjudged (too few, too many) is done again by exact selection. */
+#include "kld/base/philox.h"
+#include "logits/cuda/head_exact.cuh"
+#include "logits/cuda/head_row.cuh"
+
+#include <cmath>
+
+using namespace head;
+
+namespace {
+
+struct layout {
+    unsigned cap, leaves, width;
+    bool fast; /* the sampled threshold may be used */
+};
+
+__device__ struct row_state carve(const struct layout &g, unsigned char *p) {
+    struct row_state s = {};
+    s.cap = g.cap;
+    s.leaves = g.leaves;
+    s.width = g.width;
+    s.stash = (uint4 *)p;
+    p += g.fast ? STASH * 16 : 0;
+    s.key = (unsigned long long *)p;
+    p += g.cap * 8;
+    s.left = (unsigned long long *)p;
+    s.late = s.left + g.leaves;
+    s.prefix = (double *)(s.late + g.leaves);
+    p = (unsigned char *)(s.prefix + g.leaves);
+    s.rest = (float *)p;
+    s.stash_at = (unsigned *)(s.rest + g.leaves);
+    return s;
+}
+
+size_t shared_bytes(const struct layout &g) {
+    return (g.fast ? STASH * 20 : 0) + g.cap * 8 + (size_t)g.leaves * (3 * 8 + 4);
+}
+
+/* A threshold that about `rank` of THREADS groups of eight sampled columns reach, and the largest
+ * sampled logit.  -inf: no use. */
+template <typename T>
+__device__ float threshold(const T *l, unsigned cols, unsigned rank, float *top,
+                           struct block_state *b) {
+    enum { PER = 8 / vec<T>::N };
+    size_t vectors = cols / vec<T>::N, n = THREADS * PER;
+    float m = -INFINITY;
+    for (unsigned j = 0; j < PER; j++) {
+        uint4 v = ((const uint4 *)l)[(threadIdx.x * PER + j) * vectors / n];
+        m = max_nan(m, vector_max(v, (const T *)0));
+    }
+    *top = block_max(m, b);
+    /* Bisection over the upper half of the ordered key. */
+    unsigned key = ~order_key(m) >> 16, t = 0;
+    for (int bit = 15; bit >= 0; bit--) {
+        unsigned c = t | 1u << bit;
+        if (__syncthreads_count(key >= c) >= rank) t = c;
+    }
+    return key_value(~(t << 16));
+}
+
+/* What the columns of a leaf that are not listed weigh, in units of e^(x - max). */
+struct weights {
+    double pass, left, late; /* factors of rest, left, late */
+    float max, base;
+};
+
+__device__ double leaf_mass(const struct row_state &s, const struct weights &w, unsigned i) {
+    return (double)s.rest[i] * w.pass + (double)s.left[i] * w.left + (double)s.late[i] * w.late;
+}
+
+__device__ float candidate(const struct row_state &s, unsigned i) {
+    return key_value((unsigned)(s.key[i] >> 32));
+}
+
+/* Of the sorted candidates: how many are listed; the mass behind them (b->mass), and all of it.
+ * Masses are summed from the last candidate up, so that nothing is ever subtracted. */
+__device__ unsigned cut_list(const struct cuda_head_call &c, const struct row_state &s, unsigned n,
+                             unsigned k, double rest, float best, double *z,
+                             struct block_state *b) {
+    unsigned per = (n + THREADS - 1) / THREADS, from = threadIdx.x * per, above = 0;
+    double own = 0;
+    for (unsigned r = from; r < min(n, from + per); r++)
+        own += (double)expf(candidate(s, n - 1 - r) - best);
+    double before = rest + (block_scan(own, b) - own);
+    *z = rest + block_sum(own, b);
+    double run = before;
+    for (unsigned u = 0; u < per; u++) {
+        unsigned i = n - 1 - (from + u); /* wraps beyond the last; r < n guards it */
+        bool there = from + u < n;
+        if (there) run += (double)expf(candidate(s, i) - best);
+        above += __syncthreads_count(there && i < k && run > c.tail_mass * *z);
+    }
+    unsigned least = min(max(c.min_k, 1u), k), count = max(above, least);
+    if (threadIdx.x == 0) b->mass = rest;
+    __syncthreads();
+    run = before;
+    for (unsigned r = from; r < min(n, from + per); r++) {
+        run += (double)expf(candidate(s, n - 1 - r) - best);
+        if (n - 1 - r == count) b->mass = run;
+    }
+    if (threadIdx.x == 0) b->last = s.key[count - 1];
+    __syncthreads();
+    return count;
+}
+
+/* Share of column c in the tail; 0 when it is listed. */
+template <typename T>
+__device__ double tail_share(const T *l, unsigned c, const struct weights &w,
+                             unsigned long long last) {
+    float x = value(l[c]);
+    if (((unsigned long long)order_key(x) << 32 | c) <= last) return 0;
+    return (double)exp_two(fmaf(x, HEAD_L2E, -w.base)) * w.pass;
+}
+
+/* The first column of leaf `leaf` at which the running mass of the tail passes `target`; the last
+ * with any when rounding leaves it short.  By one warp, each lane a run of neighbours. */
+template <typename T>
+__device__ unsigned draw_in(const T *l, unsigned cols, unsigned leaf, unsigned width, double run,
+                            double target, const struct weights &w, unsigned long long last) {
+    int lane = threadIdx.x % 32;
+    unsigned per = width / 32, c0 = leaf * width + lane * per, end = min(cols, c0 + per);
+    double own = 0, incl;
+    for (unsigned c = c0; c < end; c++) own += tail_share(l, c, w, last);
+    incl = own;
+    for (int k = 1; k < 32; k *= 2) {
+        double x = __shfl_up_sync(0xffffffffu, incl, k);
+        if (lane >= k) incl += x;
+    }
+    unsigned pass = __ballot_sync(0xffffffffu, run + incl > target && own > 0);
+    unsigned some = __ballot_sync(0xffffffffu, own > 0);
+    int at = pass ? __ffs(pass) - 1 : some ? 31 - __clz(some) : 0;
+    unsigned found = 0xffffffffu;
+    if (lane == at) {
+        run += incl - own;
+        for (unsigned c = c0; c < end && !(run > target); c++) {
+            double m = tail_share(l, c, w, last);
+            run += m;
+            if (m > 0) found = c;
+        }
+    }
+    return __shfl_sync(0xffffffffu, found, at);
+}
+
+template <typename T>
+__device__ void draw_all(const struct cuda_head_call &c, const T *l, size_t row,
+                         const struct row_state &s, const struct weights &w,
+                         const struct block_state *b) {
+    double total = s.prefix[s.leaves - 1];
+    for (unsigned d = threadIdx.x / 32; d < c.draws; d += N_WARPS) {
+        kld_philox_block p = kld_philox(c.seed, (c.pos + row) << 32 | d / 2, c.window);
+        double u = d % 2 ? kld_philox_unit(p.v[2], p.v[3]) : kld_philox_unit(p.v[0], p.v[1]);
+        unsigned id = 0xffffffffu, lo = 0, hi = s.leaves - 1;
+        if (total > 0) {
+            while (lo < hi) {
+                unsigned mid = (lo + hi) / 2;
+                if (s.prefix[mid] > u * total) hi = mid;
+                else lo = mid + 1;
+            }
+            id =
+                draw_in(l, c.cols, lo, s.width, lo ? s.prefix[lo - 1] : 0.0, u * total, w, b->last);
+        }
+        if (threadIdx.x % 32) continue;
+        c.draw_ids[row * c.draws + d] = id;
+        c.draw_logit[row * c.draws + d] = id < c.cols ? value(l[id]) : 0.0f;
+    }
+}
+
+template <typename T>
+__device__ float logit_of(const struct cuda_head_call &c, const T *l, uint32_t id) {
+    return id < c.cols ? value(l[id]) : -INFINITY;
+}
+
+template <typename T>
+__device__ void gather(const struct cuda_head_call &c, const T *l, size_t row) {
+    for (unsigned i = threadIdx.x; c.ref_ids && i < min(c.ref_count[row], c.ref_ld); i += THREADS)
+        c.ref_logit[row * c.ref_ld + i] = logit_of(c, l, c.ref_ids[row * c.ref_ld + i]);
+    for (unsigned i = threadIdx.x; c.ref_tail_ids && i < c.ref_m; i += THREADS)
+        c.ref_tail_logit[row * c.ref_m + i] = logit_of(c, l, c.ref_tail_ids[row * c.ref_m + i]);
+    if (threadIdx.x == 0) c.label_logit[row] = logit_of(c, l, c.labels[row]);
+}
+
+/* Everything that follows the candidates and the sums. */
+template <typename T>
+__device__ void finish_row(const struct cuda_head_call &c, const T *l, size_t row, unsigned k,
+                           const struct row_state &s, const struct totals &t, float base,
+                           double unit, struct block_state *b) {
+    unsigned n = b->n, i = threadIdx.x;
+    struct weights w = {0, 0, 0, t.max, base};
+    /* 2^(x L2E - base) to e^(x - max) */
+    w.pass = exp2((double)base - (double)t.max * ((double)HEAD_L2E + HEAD_L2E_LACK));
+    w.left = w.pass * unit;
+    sort_keys(s.key, n);
+    double rest = block_sum(i < s.leaves ? leaf_mass(s, w, i) : 0.0, b), z;
+    unsigned count = cut_list(c, s, n, k, rest, t.max, &z, b);
+    for (unsigned j = i; j < count; j += THREADS) {
+        c.ids[row * c.top_k + j] = (uint32_t)s.key[j];
+        c.logit[row * c.top_k + j] = candidate(s, j);
+    }
+    if (i == 0) {
+        double h = log(t.all) - HEAD_LN2 * t.dot / t.all;
+        c.count[row] = count;
+        c.lse[row] = (double)t.max + log(z);
+        c.entropy[row] = h > 0 ? (float)h : 0.0f;
+        c.tail_mass_out[row] = (float)(b->mass / z);
+    }
+    if (!c.draws) return;
+    /* Candidates that are not listed join their leaves, in fixed point: the order is free. */
+    float top = count < n ? expf(candidate(s, count) - t.max) : 0.0f;
+    for (unsigned j = count + i; top > 0 && j < n; j += THREADS)
+        atomicAdd(
+            &s.late[(uint32_t)s.key[j] / s.width],
+            (unsigned long long)((double)(expf(candidate(s, j) - t.max) / top) * 4294967296.0));
+    __syncthreads();
+    w.late = (double)top / 4294967296.0;
+    double run = block_scan(i < s.leaves ? leaf_mass(s, w, i) : 0.0, b);
+    if (i < s.leaves) s.prefix[i] = run;
+    __syncthreads();
+    draw_all(c, l, row, s, w, b);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 2)
+    head_rows(const struct cuda_head_call c, const T *logits, const struct layout g, unsigned rank,
+              bool aligned) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ struct block_state b;
+    struct row_state s = carve(g, memory);
+    size_t row = blockIdx.x;
+    const T *l = logits + row * c.ld;
+    unsigned k = min(c.top_k, c.cols);
+    for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.left[i] = s.late[i] = 0;
+    if (threadIdx.x == 0) b.n = b.stashed = 0;
+    __syncthreads();
+    struct totals t = {};
+    float base = 0, thr = -INFINITY, top;
+    double unit = 0;
+    bool done = false;
+    t.max = NAN;
+    if (g.fast) {
+        thr = threshold(l, c.cols, rank, &top, &b);
+        base = top * HEAD_L2E;
+        done = thr > -INFINITY && top < INFINITY;
+    }
+    if (done) {
+        t = pass(l, c.cols, aligned, base, thr, s, &b);
+        done = b.stashed <= STASH;
+        if (done) unstash<T>(base, thr, s, &b);
+        done = done && b.n >= k && b.n <= s.cap && t.all < INFINITY && t.dot == t.dot;
+        unit = (double)exp_two(fmaf(thr, HEAD_L2E, -base)) / 4294967296.0;
+    } else {
+        t.max = row_max(l, c.cols, &b);
+    }
+    gather(c, l, row);
+    if (!(t.max > -INFINITY && t.max < INFINITY)) {
+        if (threadIdx.x == 0) c.lse[row] = NAN;
+        return;
+    }
+    if (!done) {
+        base = t.max * HEAD_L2E;
+        unit = 0;
+        t = exact(l, c.cols, k, t.max, base, s, &b);
+    }
+    __syncthreads();
+    finish_row(c, l, row, k, s, t, base, unit, &b);
+}
+
+template <typename T>
+cudaError_t launch(const struct cuda_head_call *c, const T *logits, cudaStream_t stream) {
+    struct layout g = {};
+    unsigned k = c->top_k < c->cols ? c->top_k : c->cols;
+    bool aligned = c->ld * sizeof(T) % 16 == 0 && (uintptr_t)logits % 16 == 0;
+    g.width =
+        (unsigned)((c->cols + (size_t)BLOCK * MAX_LEAVES - 1) / ((size_t)BLOCK * MAX_LEAVES)) *
+        BLOCK;
+    g.leaves = (c->cols + g.width - 1) / g.width;
+    g.fast = aligned && c->cols >= 16384 && k <= 1024 && k * 16 <= c->cols;
+    g.cap = k <= 1024 ? 2048 : 4096;
+    /* k columns are expected above the sample's x-th of 8 * THREADS; three deviations more. */
+    double x = (double)k * 8 * THREADS / c->cols;
+    unsigned rank = (unsigned)ceil(x + 3 * sqrt(x) + 2);
+    if (rank > THREADS / 2) g.fast = false;
+    size_t shared = shared_bytes(g);
+    cudaError_t e = cudaFuncSetAttribute(head_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)shared);
+    if (e != cudaSuccess || !c->rows) return e;
+    head_rows<<<(unsigned)c->rows, THREADS, shared, stream>>>(*c, logits, g, rank, aligned);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+cudaError_t cuda_head_launch(const struct cuda_head_call *c, const float *logits, cudaStream_t s) {
+    return launch(c, logits, s);
+}
+
+cudaError_t cuda_head_launch(const struct cuda_head_call *c, const __nv_bfloat16 *logits,
+                             cudaStream_t s) {
+    return launch(c, logits, s);
+}
