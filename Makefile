@@ -34,7 +34,7 @@ LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread 
 # Machine code for these, and PTX of the last for whatever comes later.
 GENCODE   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
              -gencode arch=compute_120,code=sm_120 -gencode arch=compute_120,code=compute_120
-NVCCFLAGS ?= -std=c++17 -O3 -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-fPIC,-fvisibility=hidden
+NVCCFLAGS ?= -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-fPIC,-fvisibility=hidden
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_SRC  := $(sort $(wildcard logits/cuda/*.cu))
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$(B)/obj/%.o)
@@ -134,9 +134,10 @@ $(B)/bin/test_gpu_%: $(B)/obj/tests/gpu/test_gpu_%.o $(B)/obj/tests/gpu/gpukit.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
-$(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/libkld.a
+$(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/obj/tests/bench/kernels.o \
+  $(B)/obj/logits/cuda/head_kernel.o $(B)/libkld.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++ $(LIBS)
 
 .PHONY: gpu-tests check-gpu
 gpu-tests: $(B)/bin/bench_gpu $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)

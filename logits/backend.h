@@ -222,7 +222,7 @@ typedef struct kld_backend {
      * before it. */
     kld_status (*attend)(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                          const kld_attend_args *args, kld_view y, kld_err *err);
-    /* y = act(gate) * up; gate, up F32, y F32 or ACT (may be gate when F32). */
+    /* y = act(gate) * up; all ACT; y may be gate. */
     kld_status (*gated)(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                         kld_err *err);
     /* Statistics of F32 logits, the softmax over logits.cols.  begin queues the work; what args

@@ -74,8 +74,8 @@ static size_t lay_out(kld_graph *g, const kld_config *c, size_t act, const kld_d
     g->k = carve(&a, rows, kv, KLD_ELEM_F32, f32);
     most = a.at;
     a.at = shared;
-    g->gate = carve(&a, rows, c->intermediate, KLD_ELEM_F32, f32);
-    g->up = carve(&a, rows, c->intermediate, KLD_ELEM_F32, f32);
+    g->gate = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
+    g->up = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
     g->act = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
     most = num_max(most, a.at);
     a.at = shared;

@@ -46,7 +46,7 @@ typedef struct kld_graph {
     kld_view h;             /* normed rows ACT [max_rows][hidden] */
     kld_view q, qa;         /* [max_rows][heads*dim] F32, ACT */
     kld_view k, ka, va;     /* [max_rows][kv*dim] F32; [max_keys][kv*dim] ACT */
-    kld_view gate, up, act; /* [max_rows][intermediate] F32, F32, ACT */
+    kld_view gate, up, act; /* [max_rows][intermediate] ACT */
     kld_view logits;        /* [head_rows][vocab] F32 */
     kld_rope_table rope;
     void *block;                      /* owned: all of the above */

@@ -26,6 +26,7 @@ struct kld_device {
     int shared_optin;     /* most shared memory of a block, bytes */
     cudaStream_t compute; /* all operations, in order */
     cudaStream_t copy;    /* fed weights */
+    cudaStream_t back;    /* head statistics on their way to the host */
     cudaEvent_t copied;   /* scratch event of feed_open and feed_close */
     cudaEvent_t *lane;    /* [2 * readers] */
 

@@ -123,6 +123,7 @@ static size_t lanes(void);
 static kld_status open_streams(kld_device *dev, kld_err *err) {
     CUDA(cudaStreamCreateWithFlags(&dev->compute, cudaStreamNonBlocking), "making a stream");
     CUDA(cudaStreamCreateWithFlags(&dev->copy, cudaStreamNonBlocking), "making a stream");
+    CUDA(cudaStreamCreateWithFlags(&dev->back, cudaStreamNonBlocking), "making a stream");
     CUDA(cudaEventCreateWithFlags(&dev->copied, cudaEventDisableTiming), "making an event");
     TRY(NEW_ARRAY(&dev->lane, lanes(), err));
     for (size_t i = 0; i < lanes(); i++)
@@ -187,6 +188,7 @@ static void cuda_close(kld_device *dev) {
     if (dev->copied) cudaEventDestroy(dev->copied);
     if (dev->compute) cudaStreamDestroy(dev->compute);
     if (dev->copy) cudaStreamDestroy(dev->copy);
+    if (dev->back) cudaStreamDestroy(dev->back);
     kld_free(dev->lane);
     kld_free(dev->algo);
     kld_free(dev->spans_host);

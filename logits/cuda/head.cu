@@ -26,7 +26,7 @@ struct slot_layout {
 
 struct slot {
     unsigned char *dev, *host; /* slot_layout.bytes each; host is pinned */
-    cudaEvent_t done;
+    cudaEvent_t computed, done;
     struct cuda_head_call call;
     kld_head_args args;
 };
@@ -76,6 +76,8 @@ kld_status cuda_head_open(kld_device *dev, kld_err *err) {
         CUDA(cudaMalloc((void **)&h->slot[i].dev, h->at.bytes), "allocating head buffers");
         CUDA(cudaHostAlloc((void **)&h->slot[i].host, h->at.bytes, cudaHostAllocPortable),
              "pinning head buffers");
+        CUDA(cudaEventCreateWithFlags(&h->slot[i].computed, cudaEventDisableTiming),
+             "making an event");
         CUDA(cudaEventCreateWithFlags(&h->slot[i].done, cudaEventDisableTiming), "making an event");
     }
     return KLD_OK;
@@ -86,6 +88,7 @@ void cuda_head_close(kld_device *dev) {
     for (int i = 0; i < SLOTS; i++) {
         cudaFree(dev->head->slot[i].dev);
         if (dev->head->slot[i].host) cudaFreeHost(dev->head->slot[i].host);
+        if (dev->head->slot[i].computed) cudaEventDestroy(dev->head->slot[i].computed);
         if (dev->head->slot[i].done) cudaEventDestroy(dev->head->slot[i].done);
     }
     kld_free(dev->head);
@@ -152,10 +155,13 @@ kld_status cuda_head_begin(kld_device *dev, kld_view logits, const kld_head_args
     c.ref_tail_logit = (float *)(d + a->ref_tail_logit.at);
     s->call = c;
     CUDA(cuda_head_launch(&c, (const float *)logits.p, dev->compute), "head statistics");
+    /* The results travel while the next rows are computed. */
+    CUDA(cudaEventRecord(s->computed, dev->compute), "head statistics");
+    CUDA(cudaStreamWaitEvent(dev->back, s->computed, 0), "head statistics");
     CUDA(cudaMemcpyAsync(s->host + a->in_bytes, d + a->in_bytes, a->bytes - a->in_bytes,
-                         cudaMemcpyDeviceToHost, dev->compute),
+                         cudaMemcpyDeviceToHost, dev->back),
          "copying head statistics");
-    CUDA(cudaEventRecord(s->done, dev->compute), "head statistics");
+    CUDA(cudaEventRecord(s->done, dev->back), "head statistics");
     h->begun++;
     return KLD_OK;
 }

@@ -66,28 +66,24 @@ __device__ static inline void collect(const T *l, unsigned cols, unsigned kth, u
     }
 }
 
-/* Sums over every column; rest: those behind the candidates.  A logit so low that its share is 0
- * adds nothing to dot, be it -inf. */
+/* Sums over the columns behind the candidates. */
 template <typename T>
-__device__ static inline struct totals sums(const T *l, unsigned cols, float base,
-                                            const struct row_state &s, struct block_state *b) {
-    double all = 0, dot = 0;
+__device__ static inline double sums(const T *l, unsigned cols, float base,
+                                     const struct row_state &s, struct block_state *b) {
+    double dot = 0;
     for (unsigned leaf = threadIdx.x / 32; leaf < s.leaves; leaf += N_WARPS) {
         float rest = 0;
         unsigned end = min(cols, (leaf + 1) * s.width);
         for (unsigned c = leaf * s.width + threadIdx.x % 32; c < end; c += 32) {
-            float x = value(l[c]), t = fmaxf(fmaf(x, HEAD_L2E, -base), -200.0f), p = exp_two(t);
-            all += (double)p;
-            dot += (double)(p * t);
-            if (((unsigned long long)order_key(x) << 32 | c) > b->last) rest += p;
+            float x = value(l[c]), d = 0, p = share<true>(x, base, d);
+            if (((unsigned long long)order_key(x) << 32 | c) <= b->last) continue;
+            rest += p;
+            dot += (double)d;
         }
         rest = warp_sum(rest);
         if (threadIdx.x % 32 == 0) s.rest[leaf] = rest;
     }
-    struct totals t;
-    t.all = block_sum(all, b);
-    t.dot = block_sum(dot, b);
-    return t;
+    return block_sum(dot, b);
 }
 
 template <typename T>
@@ -104,11 +100,11 @@ __device__ static inline struct totals exact(const T *l, unsigned cols, unsigned
     unsigned ties, kth = kth_key(l, cols, k, &ties, b);
     __syncthreads();
     if (threadIdx.x == 0) b->n = 0;
+    if (threadIdx.x == 0) b->left_dot = 0;
     for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.left[i] = 0;
     __syncthreads();
     collect(l, cols, kth, ties, s, b);
-    struct totals t = sums(l, cols, base, s, b);
-    t.max = max;
+    struct totals t = {sums(l, cols, base, s, b), max};
     return t;
 }
 

@@ -40,24 +40,34 @@ size_t shared_bytes(const struct layout &g) {
     return (g.fast ? STASH * 20 : 0) + g.cap * 8 + (size_t)g.leaves * (3 * 8 + 4);
 }
 
-/* A threshold that about `rank` of THREADS groups of eight sampled columns reach, and the largest
+/* A threshold that about `rank` of SAMPLE groups of eight sampled columns reach, and the largest
  * sampled logit.  -inf: no use. */
+enum { SAMPLE = 512, MINE = SAMPLE / THREADS };
 template <typename T>
 __device__ float threshold(const T *l, unsigned cols, unsigned rank, float *top,
                            struct block_state *b) {
     enum { PER = 8 / vec<T>::N };
-    size_t vectors = cols / vec<T>::N, n = THREADS * PER;
-    float m = -INFINITY;
-    for (unsigned j = 0; j < PER; j++) {
-        uint4 v = ((const uint4 *)l)[(threadIdx.x * PER + j) * vectors / n];
-        m = max_nan(m, vector_max(v, (const T *)0));
+    size_t vectors = cols / vec<T>::N;
+    float m[MINE], most = -INFINITY;
+#pragma unroll
+    for (unsigned g = 0; g < MINE; g++) {
+        m[g] = -INFINITY;
+#pragma unroll
+        for (unsigned j = 0; j < PER; j++) {
+            size_t i = (size_t)(g * THREADS + threadIdx.x) * PER + j;
+            m[g] = max_nan(
+                m[g], vector_max(((const uint4 *)l)[i * vectors / (SAMPLE * PER)], (const T *)0));
+        }
+        most = max_nan(most, m[g]);
     }
-    *top = block_max(m, b);
+    *top = block_max(most, b);
     /* Bisection over the upper half of the ordered key. */
-    unsigned key = ~order_key(m) >> 16, t = 0;
+    unsigned t = 0;
     for (int bit = 15; bit >= 0; bit--) {
-        unsigned c = t | 1u << bit;
-        if (__syncthreads_count(key >= c) >= rank) t = c;
+        unsigned c = t | 1u << bit, n = 0;
+#pragma unroll
+        for (unsigned g = 0; g < MINE; g++) n += __syncthreads_count(~order_key(m[g]) >> 16 >= c);
+        if (n >= rank) t = c;
     }
     return key_value(~(t << 16));
 }
@@ -85,7 +95,7 @@ __device__ unsigned cut_list(const struct cuda_head_call &c, const struct row_st
     double own = 0;
     for (unsigned r = from; r < min(n, from + per); r++)
         own += (double)expf(candidate(s, n - 1 - r) - best);
-    double before = rest + (block_scan(own, b) - own);
+    double before = rest + threads_before(own, b);
     *z = rest + block_sum(own, b);
     double run = before;
     for (unsigned u = 0; u < per; u++) {
@@ -107,49 +117,71 @@ __device__ unsigned cut_list(const struct cuda_head_call &c, const struct row_st
     return count;
 }
 
-/* Share of column c in the tail; 0 when it is listed. */
-template <typename T>
-__device__ double tail_share(const T *l, unsigned c, const struct weights &w,
-                             unsigned long long last) {
-    float x = value(l[c]);
-    if (((unsigned long long)order_key(x) << 32 | c) <= last) return 0;
-    return (double)exp_two(fmaf(x, HEAD_L2E, -w.base)) * w.pass;
+/* The last entry of the list: what is above it, or equal with no higher id, is listed. */
+struct listed {
+    float x;
+    unsigned id;
+};
+
+/* 2^t of column c, whose logit is x; 0 when it is listed. */
+__device__ float tail_share(float x, unsigned c, const struct weights &w, const struct listed &z) {
+    bool in = x > z.x || (x == z.x && c <= z.id);
+    return in ? 0.0f : exp_two(fmaf(x, HEAD_L2E, -w.base));
 }
 
-/* The first column of leaf `leaf` at which the running mass of the tail passes `target`; the last
- * with any when rounding leaves it short.  By one warp, each lane a run of neighbours. */
-template <typename T>
-__device__ unsigned draw_in(const T *l, unsigned cols, unsigned leaf, unsigned width, double run,
-                            double target, const struct weights &w, unsigned long long last) {
-    int lane = threadIdx.x % 32;
-    unsigned per = width / 32, c0 = leaf * width + lane * per, end = min(cols, c0 + per);
-    double own = 0, incl;
-    for (unsigned c = c0; c < end; c++) own += tail_share(l, c, w, last);
-    incl = own;
-    for (int k = 1; k < 32; k *= 2) {
-        double x = __shfl_up_sync(0xffffffffu, incl, k);
-        if (lane >= k) incl += x;
-    }
-    unsigned pass = __ballot_sync(0xffffffffu, run + incl > target && own > 0);
-    unsigned some = __ballot_sync(0xffffffffu, own > 0);
-    int at = pass ? __ffs(pass) - 1 : some ? 31 - __clz(some) : 0;
-    unsigned found = 0xffffffffu;
-    if (lane == at) {
-        run += incl - own;
-        for (unsigned c = c0; c < end && !(run > target); c++) {
-            double m = tail_share(l, c, w, last);
-            run += m;
-            if (m > 0) found = c;
+/* The column of [c0, end) at which the running mass passes `target`, or the last with any when
+ * rounding leaves it short; `run` is the mass before c0.  By one warp, 32 * N columns at a time;
+ * with N > 1 all of them exist and are aligned. */
+template <typename T, int N>
+__device__ unsigned draw_in(const T *l, unsigned c0, unsigned end, double run, double target,
+                            const struct weights &w, const struct listed &z) {
+    unsigned lane = threadIdx.x % 32, found = 0xffffffffu;
+    for (unsigned c = c0; c < end; c += 32 * N) {
+        __align__(16) T x[N];
+        unsigned at = c + lane * N;
+        float sum = 0;
+        if (N > 1) *(uint4 *)x = *(const uint4 *)(l + at);
+        else if (at < end) x[0] = l[at];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (at + i < end) sum += tail_share(value(x[i]), at + i, w, z);
+        double own = (double)sum * w.pass, incl, before = run + lanes_before(own, &incl);
+        unsigned pass = __ballot_sync(0xffffffffu, before + own > target && own > 0);
+        unsigned some = __ballot_sync(0xffffffffu, own > 0);
+        if (some) {
+            int who = pass ? __ffs(pass) - 1 : 31 - __clz(some);
+            unsigned mine = 0xffffffffu;
+            for (unsigned i = 0; (int)lane == who && i < N && at + i < end; i++) {
+                double m = (double)tail_share(value(l[at + i]), at + i, w, z) * w.pass;
+                if (m > 0) mine = at + i;
+                before += m;
+                if (before > target) break;
+            }
+            found = __shfl_sync(0xffffffffu, mine, who);
         }
+        if (pass) break;
+        run += __shfl_sync(0xffffffffu, incl, 31);
     }
-    return __shfl_sync(0xffffffffu, found, at);
+    return found;
+}
+
+/* The same over a leaf: by vectors as far as whole ones go. */
+template <typename T>
+__device__ unsigned draw_leaf(const T *l, unsigned cols, unsigned leaf, unsigned width, double run,
+                              double target, const struct weights &w, const struct listed &z,
+                              bool aligned) {
+    unsigned c0 = leaf * width, end = min(cols, c0 + width);
+    if (aligned && end - c0 == width) return draw_in<T, vec<T>::N>(l, c0, end, run, target, w, z);
+    return draw_in<T, 1>(l, c0, end, run, target, w, z);
 }
 
 template <typename T>
 __device__ void draw_all(const struct cuda_head_call &c, const T *l, size_t row,
                          const struct row_state &s, const struct weights &w,
                          const struct block_state *b) {
+    bool aligned = c.ld * sizeof(T) % 16 == 0 && (uintptr_t)l % 16 == 0;
     double total = s.prefix[s.leaves - 1];
+    const struct listed z = {key_value((unsigned)(b->last >> 32)), (unsigned)b->last};
     for (unsigned d = threadIdx.x / 32; d < c.draws; d += N_WARPS) {
         kld_philox_block p = kld_philox(c.seed, (c.pos + row) << 32 | d / 2, c.window);
         double u = d % 2 ? kld_philox_unit(p.v[2], p.v[3]) : kld_philox_unit(p.v[0], p.v[1]);
@@ -160,8 +192,8 @@ __device__ void draw_all(const struct cuda_head_call &c, const T *l, size_t row,
                 if (s.prefix[mid] > u * total) hi = mid;
                 else lo = mid + 1;
             }
-            id =
-                draw_in(l, c.cols, lo, s.width, lo ? s.prefix[lo - 1] : 0.0, u * total, w, b->last);
+            id = draw_leaf(l, c.cols, lo, s.width, lo ? s.prefix[lo - 1] : 0.0, u * total, w, z,
+                           aligned);
         }
         if (threadIdx.x % 32) continue;
         c.draw_ids[row * c.draws + d] = id;
@@ -196,12 +228,21 @@ __device__ void finish_row(const struct cuda_head_call &c, const T *l, size_t ro
     sort_keys(s.key, n);
     double rest = block_sum(i < s.leaves ? leaf_mass(s, w, i) : 0.0, b), z;
     unsigned count = cut_list(c, s, n, k, rest, t.max, &z, b);
+    /* Sum of e^(x - max) (x - max): candidates by themselves, the rest from the pass. */
+    double dot = 0;
+    for (unsigned j = i; j < n; j += THREADS) {
+        float d = candidate(s, j) - t.max;
+        if (d > -104.0f) dot += (double)(expf(d) * d);
+    }
+    dot = block_sum(dot, b);
+    dot += w.pass * (t.dot + (double)b->left_dot * (unit * 256)) / (double)HEAD_L2E;
+    dot += rest * ((double)base / (double)HEAD_L2E - (double)t.max);
     for (unsigned j = i; j < count; j += THREADS) {
         c.ids[row * c.top_k + j] = (uint32_t)s.key[j];
         c.logit[row * c.top_k + j] = candidate(s, j);
     }
     if (i == 0) {
-        double h = log(t.all) - HEAD_LN2 * t.dot / t.all;
+        double h = log(z) - dot / z;
         c.count[row] = count;
         c.lse[row] = (double)t.max + log(z);
         c.entropy[row] = h > 0 ? (float)h : 0.0f;
@@ -216,44 +257,67 @@ __device__ void finish_row(const struct cuda_head_call &c, const T *l, size_t ro
             (unsigned long long)((double)(expf(candidate(s, j) - t.max) / top) * 4294967296.0));
     __syncthreads();
     w.late = (double)top / 4294967296.0;
-    double run = block_scan(i < s.leaves ? leaf_mass(s, w, i) : 0.0, b);
-    if (i < s.leaves) s.prefix[i] = run;
+    double mine = i < s.leaves ? leaf_mass(s, w, i) : 0.0, before = threads_before(mine, b);
+    if (i < s.leaves) s.prefix[i] = before + mine;
     __syncthreads();
     draw_all(c, l, row, s, w, b);
 }
 
+/* The fast way, a few times with another threshold if need be.  False: it does not serve, t->max is
+ * right all the same. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 2)
-    head_rows(const struct cuda_head_call c, const T *logits, const struct layout g, unsigned rank,
-              bool aligned) {
+__device__ bool by_sample(const T *l, unsigned cols, unsigned k, unsigned rank,
+                          const struct row_state &s, struct totals *t, float *base, double *unit,
+                          struct block_state *b) {
+    bool clamp = false;
+    for (int attempt = 0; attempt < 4; attempt++) {
+        float top, thr = threshold(l, cols, min(rank, SAMPLE / 2), &top, b);
+        if (!(thr > -INFINITY && top < INFINITY)) break;
+        for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.left[i] = 0;
+        if (threadIdx.x == 0) b->n = b->stashed = 0;
+        if (threadIdx.x == 0) b->left_dot = 0;
+        __syncthreads();
+        *base = top * HEAD_L2E;
+        *t = clamp ? pass<T, true>(l, cols, *base, thr, s, b)
+                   : pass<T, false>(l, cols, *base, thr, s, b);
+        if (!(t->max > -INFINITY && t->max < INFINITY)) return false;
+        if (!(t->dot == t->dot)) {
+            clamp = true;
+            continue;
+        }
+        unsigned stashed = b->stashed, reached = b->n;
+        bool fits = stashed <= STASH && reached <= KEPT * THREADS;
+        if (fits) {
+            float higher = raise<T>(thr, k, &reached, s, b);
+            *unit = (double)exp_two(fmaf(higher, HEAD_L2E, -*base)) / 4294967296.0;
+            unstash<T>(*base, higher, s, b);
+            if (reached >= k && b->n <= s.cap) return true;
+        }
+        if (!fits || reached >= k) rank = max(1u, rank * STASH / 2 / max(stashed, reached));
+        else rank *= 2;
+        __syncthreads();
+    }
+    t->max = row_max(l, cols, b);
+    return false;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 4)
+    head_rows(const struct cuda_head_call c, const T *logits, const struct layout g,
+              unsigned rank) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ struct block_state b;
     struct row_state s = carve(g, memory);
     size_t row = blockIdx.x;
     const T *l = logits + row * c.ld;
     unsigned k = min(c.top_k, c.cols);
-    for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.left[i] = s.late[i] = 0;
-    if (threadIdx.x == 0) b.n = b.stashed = 0;
-    __syncthreads();
+    for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.late[i] = 0;
     struct totals t = {};
-    float base = 0, thr = -INFINITY, top;
+    float base = 0;
     double unit = 0;
     bool done = false;
-    t.max = NAN;
-    if (g.fast) {
-        thr = threshold(l, c.cols, rank, &top, &b);
-        base = top * HEAD_L2E;
-        done = thr > -INFINITY && top < INFINITY;
-    }
-    if (done) {
-        t = pass(l, c.cols, aligned, base, thr, s, &b);
-        done = b.stashed <= STASH;
-        if (done) unstash<T>(base, thr, s, &b);
-        done = done && b.n >= k && b.n <= s.cap && t.all < INFINITY && t.dot == t.dot;
-        unit = (double)exp_two(fmaf(thr, HEAD_L2E, -base)) / 4294967296.0;
-    } else {
-        t.max = row_max(l, c.cols, &b);
-    }
+    if (g.fast) done = by_sample(l, c.cols, k, rank, s, &t, &base, &unit, &b);
+    else t.max = row_max(l, c.cols, &b);
     gather(c, l, row);
     if (!(t.max > -INFINITY && t.max < INFINITY)) {
         if (threadIdx.x == 0) c.lse[row] = NAN;
@@ -279,15 +343,15 @@ cudaError_t launch(const struct cuda_head_call *c, const T *logits, cudaStream_t
     g.leaves = (c->cols + g.width - 1) / g.width;
     g.fast = aligned && c->cols >= 16384 && k <= 1024 && k * 16 <= c->cols;
     g.cap = k <= 1024 ? 2048 : 4096;
-    /* k columns are expected above the sample's x-th of 8 * THREADS; three deviations more. */
-    double x = (double)k * 8 * THREADS / c->cols;
-    unsigned rank = (unsigned)ceil(x + 3 * sqrt(x) + 2);
-    if (rank > THREADS / 2) g.fast = false;
+    /* k columns are expected above the sample's x-th of 8 * SAMPLE; some deviations more. */
+    double x = (double)k * 8 * SAMPLE / c->cols;
+    unsigned rank = (unsigned)ceil(x + 3.5 * sqrt(x) + 3);
+    if (rank > SAMPLE / 2) g.fast = false;
     size_t shared = shared_bytes(g);
     cudaError_t e = cudaFuncSetAttribute(head_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          (int)shared);
     if (e != cudaSuccess || !c->rows) return e;
-    head_rows<<<(unsigned)c->rows, THREADS, shared, stream>>>(*c, logits, g, rank, aligned);
+    head_rows<<<(unsigned)c->rows, THREADS, shared, stream>>>(*c, logits, g, rank);
     return cudaGetLastError();
 }
 

@@ -10,7 +10,7 @@
 
 namespace head {
 
-enum { THREADS = 512, N_WARPS = THREADS / 32, BLOCK = 1024, MAX_LEAVES = 512, STASH = 1024 };
+enum { THREADS = 256, N_WARPS = THREADS / 32, BLOCK = 1024, MAX_LEAVES = THREADS, STASH = 1280 };
 
 /* One binary logarithm of e as FP32, what it lacks, and ln 2. */
 #define HEAD_L2E 1.44269502162933349609375f
@@ -47,6 +47,7 @@ struct block_state {
     float f[N_WARPS];
     unsigned u[N_WARPS];
     unsigned n, stashed, hist[256];
+    long long left_dot;      /* fixed point: of stashed columns that are no candidates */
     unsigned long long last; /* composite key of the last candidate, or of the last listed */
     double mass;
 };
@@ -74,14 +75,21 @@ __device__ static inline float max_nan(float a, float b) {
     return y;
 }
 
+/* Over the warps' results, in a fixed tree; the same in every lane. */
+__device__ static inline double sum_of_warps(const double *d) {
+    double v = threadIdx.x % 32 < N_WARPS ? d[threadIdx.x % 32] : 0.0;
+    for (int w = N_WARPS / 2; w > 0; w /= 2) v += __shfl_xor_sync(0xffffffffu, v, w);
+    return __shfl_sync(0xffffffffu, v, 0);
+}
+
 /* The block's result in every thread; a barrier before and after. */
 __device__ static inline float block_max(float v, struct block_state *b) {
     for (int w = 16; w > 0; w /= 2) v = max_nan(v, __shfl_xor_sync(0xffffffffu, v, w));
     __syncthreads();
     if (threadIdx.x % 32 == 0) b->f[threadIdx.x / 32] = v;
     __syncthreads();
-    v = b->f[0];
-    for (int i = 1; i < N_WARPS; i++) v = max_nan(v, b->f[i]);
+    v = b->f[threadIdx.x % N_WARPS];
+    for (int w = N_WARPS / 2; w > 0; w /= 2) v = max_nan(v, __shfl_xor_sync(0xffffffffu, v, w));
     return v;
 }
 
@@ -90,24 +98,31 @@ __device__ static inline double block_sum(double v, struct block_state *b) {
     __syncthreads();
     if (threadIdx.x % 32 == 0) b->d[threadIdx.x / 32] = v;
     __syncthreads();
-    v = 0;
-    for (int i = 0; i < N_WARPS; i++) v += b->d[i];
-    return v;
+    return sum_of_warps(b->d);
 }
 
-/* Inclusive sums over the threads, from thread 0 up. */
-__device__ static inline double block_scan(double v, struct block_state *b) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int w = 1; w < 32; w *= 2) {
-        double x = __shfl_up_sync(0xffffffffu, v, w);
-        if (lane >= w) v += x;
+/* Sums over the lanes before this one; never by subtraction, which would lose the small beside
+ * the large. */
+__device__ static inline double lanes_before(double v, double *incl) {
+    for (int k = 1; k < 32; k *= 2) {
+        double x = __shfl_up_sync(0xffffffffu, v, k);
+        if (threadIdx.x % 32 >= k) v += x;
     }
+    *incl = v;
+    v = __shfl_up_sync(0xffffffffu, v, 1);
+    return threadIdx.x % 32 ? v : 0.0;
+}
+
+/* Sums over the threads before this one. */
+__device__ static inline double threads_before(double v, struct block_state *b) {
+    int warp = threadIdx.x / 32;
+    double incl, before = lanes_before(v, &incl);
     __syncthreads();
-    if (lane == 31) b->d[warp] = v;
+    if (threadIdx.x % 32 == 31) b->d[warp] = incl;
     __syncthreads();
-    double before = 0;
-    for (int i = 0; i < warp; i++) before += b->d[i];
-    return before + v;
+    double lower = 0;
+    for (int i = 0; i < warp; i++) lower += b->d[i];
+    return lower + before;
 }
 
 /* Sorts key[0 .. n) ascending; n <= cap.  Bitonic; a warp owns 64 neighbours in the short steps. */
@@ -139,10 +154,11 @@ __device__ static inline void append(const struct row_state &s, unsigned *n, flo
     if (at < s.cap) s.key[at] = (unsigned long long)order_key(v) << 32 | id;
 }
 
-/* Totals of the pass: over all columns, sum of 2^t and of 2^t t, where t = x * L2E - base. */
+/* What a pass finds, t = x * L2E - base: the sum of 2^t t over columns that are no candidates (and
+ * not in the stash), and the largest logit, NaN when one is. */
 struct totals {
-    double all, dot;
-    float max; /* of the row; NaN when a logit is */
+    double dot;
+    float max;
 };
 
 __device__ static inline float vector_max(const uint4 &v, const float *) {
@@ -163,44 +179,35 @@ __device__ static inline float element(const uint4 &v, int i, const __nv_bfloat1
     return __uint_as_float(i % 2 ? w & 0xffff0000u : w << 16);
 }
 
-/* Sums of one vector: 2^t, and 2^t t added to dot. */
-template <typename T>
-__device__ static inline float vector_sum(const uint4 &v, float base, float &dot) {
-    float s = 0;
-#pragma unroll
-    for (int i = 0; i < vec<T>::N; i++) {
-        float t = fmaf(element(v, i, (const T *)0), HEAD_L2E, -base), p = exp_two(t);
-        s += p;
-        dot = fmaf(p, t, dot);
-    }
-    return s;
+/* 2^t, and 2^t t; a logit of -inf needs the clamp, or the product is NaN. */
+template <bool CLAMP> __device__ static inline float share(float x, float base, float &dot) {
+    float t = fmaf(x, HEAD_L2E, -base);
+    if (CLAMP) t = fmaxf(t, -200.0f);
+    float p = exp_two(t);
+    dot = fmaf(p, t, dot);
+    return p;
 }
 
-/* Vectors at `l` that a lane takes of a block of BLOCK columns. */
-template <typename T> struct lane_vectors {
-    enum { N = BLOCK / 32 / vec<T>::N };
-    uint4 v[N];
-};
-
 /* A whole block of columns: one read of memory; candidates' vectors go to the stash. */
-template <typename T>
-__device__ static inline float whole_block(const T *l, unsigned col0, float base, float thr,
-                                           const struct row_state &s, struct block_state *b,
-                                           float &all, float &dot, float &most) {
-    enum { N = lane_vectors<T>::N };
+template <typename T, bool CLAMP>
+__device__ static inline void whole_block(const T *l, unsigned col0, float base, float thr,
+                                          const struct row_state &s, struct block_state *b,
+                                          float &rest, float &dot, float &most) {
+    enum { N = BLOCK / 32 / vec<T>::N };
     unsigned lane = threadIdx.x % 32, vec0 = col0 / vec<T>::N + lane;
     uint4 v[N];
-    float rest = 0;
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = __ldcs((const uint4 *)l + vec0 + 32 * j);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        float m = vector_max(v[j], (const T *)0);
+        float m = vector_max(v[j], (const T *)0), sum = 0, d = 0;
         bool hit = m >= thr;
         most = max_nan(most, m);
-        float sum = vector_sum<T>(v[j], base, dot);
-        all += sum;
+#pragma unroll
+        for (int i = 0; i < vec<T>::N; i++)
+            sum += share<CLAMP>(element(v[j], i, (const T *)0), base, d);
         rest += hit ? 0.0f : sum;
+        dot += hit ? 0.0f : d;
         unsigned mask = __ballot_sync(0xffffffffu, hit);
         if (mask) {
             unsigned at = 0;
@@ -212,70 +219,140 @@ __device__ static inline float whole_block(const T *l, unsigned col0, float base
             }
         }
     }
-    return rest;
 }
 
-/* The last, partial block, or rows that are not aligned: a column at a time. */
+/* The last, partial block: a column at a time. */
 template <typename T>
-__device__ static inline float
+__device__ static inline void
 part_block(const T *l, unsigned col0, unsigned cols, float base, float thr,
-           const struct row_state &s, struct block_state *b, float &all, float &dot, float &most) {
-    float rest = 0;
+           const struct row_state &s, struct block_state *b, float &rest, float &dot, float &most) {
     unsigned end = min(cols, col0 + BLOCK);
     for (unsigned c = col0 + threadIdx.x % 32; c < end; c += 32) {
-        float x = value(l[c]), t = fmaf(x, HEAD_L2E, -base), p = exp_two(t);
+        float x = value(l[c]), d = 0, p = share<true>(x, base, d);
         most = max_nan(most, x);
-        all += p;
-        dot = fmaf(p, t, dot);
-        if (x >= thr) append(s, &b->n, x, c);
-        else rest += p;
+        if (x >= thr) {
+            append(s, &b->n, x, c);
+        } else {
+            rest += p;
+            dot += d;
+        }
     }
-    return rest;
 }
 
-template <typename T>
-__device__ static inline struct totals pass(const T *l, unsigned cols, bool aligned, float base,
-                                            float thr, const struct row_state &s,
-                                            struct block_state *b) {
-    double all = 0, dot = 0;
+template <typename T, bool CLAMP>
+__device__ static inline struct totals pass(const T *l, unsigned cols, float base, float thr,
+                                            const struct row_state &s, struct block_state *b) {
+    double dot = 0;
     float most = -INFINITY;
     for (unsigned leaf = threadIdx.x / 32; leaf < s.leaves; leaf += N_WARPS) {
         float rest = 0;
         for (unsigned c = leaf * s.width; c < min(cols, (leaf + 1) * s.width); c += BLOCK) {
-            float a = 0, d = 0;
-            if (aligned && c + BLOCK <= cols)
-                rest += whole_block(l, c, base, thr, s, b, a, d, most);
-            else rest += part_block(l, c, cols, base, thr, s, b, a, d, most);
-            all += (double)a;
+            float d = 0;
+            if (c + BLOCK <= cols) whole_block<T, CLAMP>(l, c, base, thr, s, b, rest, d, most);
+            else part_block(l, c, cols, base, thr, s, b, rest, d, most);
             dot += (double)d;
         }
         rest = warp_sum(rest);
         if (threadIdx.x % 32 == 0) s.rest[leaf] = rest;
     }
     struct totals t;
-    t.all = block_sum(all, b);
     t.dot = block_sum(dot, b);
     t.max = block_max(most, b);
     return t;
 }
 
-/* Candidates out of the stash; what is none goes to its leaf in fixed point, `unit` = 2^32, so
- * that the order of the stash does not matter. */
+/* Steps of the upper half of the ordered key above a threshold; larger is more probable. */
+__device__ static inline unsigned steps_above(float x, float thr) {
+    return min(255u, (~order_key(x) >> 16) - (~order_key(thr) >> 16));
+}
+
+/* The sampled threshold lets through somewhat more than k columns.  The highest that still lets k
+ * through; *reached: in, candidates that are in s.key already; out, columns above the threshold
+ * given. */
+template <typename T>
+__device__ static inline float raise(float thr, unsigned k, unsigned *reached,
+                                     const struct row_state &s, struct block_state *b) {
+    for (unsigned i = threadIdx.x; i < 256; i += THREADS) b->hist[i] = 0;
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < b->stashed; i += THREADS)
+        for (int j = 0; j < vec<T>::N; j++) {
+            float x = element(s.stash[i], j, (const T *)0);
+            if (x >= thr) atomicAdd(&b->hist[steps_above(x, thr)], 1u);
+        }
+    for (unsigned i = threadIdx.x; i < *reached; i += THREADS)
+        atomicAdd(&b->hist[steps_above(key_value((unsigned)(s.key[i] >> 32)), thr)], 1u);
+    __syncthreads();
+    /* Every warp for itself: lane i has bins 8i .. 8i + 7. */
+    unsigned lane = threadIdx.x % 32, own = 0, cut = 0;
+    for (int j = 0; j < 8; j++) own += b->hist[8 * lane + j];
+    unsigned above = own;
+    for (int w = 1; w < 32; w *= 2) {
+        unsigned x = __shfl_down_sync(0xffffffffu, above, w);
+        if (lane + w < 32) above += x;
+    }
+    *reached = __shfl_sync(0xffffffffu, above, 0);
+    above -= own; /* of the lanes after this one */
+    for (int j = 7; j >= 0; j--) {
+        above += b->hist[8 * lane + j];
+        if (above >= k && !cut) cut = 8 * lane + j + 1;
+    }
+    cut = __reduce_max_sync(0xffffffffu, cut);
+    if (cut <= 1) return thr;
+    return key_value(~(((~order_key(thr) >> 16) + cut - 1) << 16));
+}
+
+/* A share of a column that is no candidate joins its leaf; the product is returned. */
+__device__ static inline long long leave(const struct row_state &s, unsigned col, float sum,
+                                         float dot, double one) {
+    atomicAdd(&s.left[col / s.width], (unsigned long long)((double)sum * one * 0x1p32));
+    return (long long)((double)dot * one * 0x1p24);
+}
+
+/* Candidates out of the stash, and of those in s.key the ones that are still such; what is none
+ * goes to its leaf in fixed point, 2^32 the share of the threshold, so that the order does not
+ * matter. (2^24 for the products.) */
+enum { KEPT = 4 };
 template <typename T>
 __device__ static inline void unstash(float base, float thr, const struct row_state &s,
                                       struct block_state *b) {
-    double unit = 4294967296.0 / (double)exp_two(fmaf(thr, HEAD_L2E, -base));
+    double one = 1.0 / (double)exp_two(fmaf(thr, HEAD_L2E, -base));
+    unsigned long long kept[KEPT];
+    long long products = 0;
+    unsigned n = b->n;
+    for (int j = 0; j < KEPT; j++) {
+        unsigned i = threadIdx.x + j * THREADS;
+        kept[j] = i < n ? s.key[i] : ~0ull;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) b->n = 0;
+    __syncthreads();
     for (unsigned i = threadIdx.x; i < b->stashed; i += THREADS) {
         uint4 v = s.stash[i];
         unsigned col = s.stash_at[i];
-        float sum = 0;
+        float sum = 0, dot = 0;
         for (int j = 0; j < vec<T>::N; j++) {
-            float x = element(v, j, (const T *)0);
-            if (x >= thr) append(s, &b->n, x, col + j);
-            else sum += exp_two(fmaf(x, HEAD_L2E, -base));
+            float x = element(v, j, (const T *)0), d = 0;
+            if (x >= thr) {
+                append(s, &b->n, x, col + j);
+                continue;
+            }
+            sum += share<true>(x, base, d);
+            dot += d;
         }
-        atomicAdd(&s.left[col / s.width], (unsigned long long)((double)sum * unit));
+        products += leave(s, col, sum, dot, one);
     }
+    for (int j = 0; j < KEPT; j++) {
+        float x = key_value((unsigned)(kept[j] >> 32)), d = 0;
+        if (threadIdx.x + j * THREADS >= n) continue;
+        if (x >= thr) append(s, &b->n, x, (unsigned)kept[j]);
+        else {
+            float p = share<true>(x, base, d);
+            products += leave(s, (unsigned)kept[j], p, d, one);
+        }
+    }
+    for (int w = 16; w > 0; w /= 2) products += __shfl_xor_sync(0xffffffffu, products, w);
+    if (threadIdx.x % 32 == 0)
+        atomicAdd((unsigned long long *)&b->left_dot, (unsigned long long)products);
     __syncthreads();
 }
 

@@ -185,40 +185,48 @@ __device__ static float gate_one(float g, float u, bool gelu) {
     return g / (expf(t) + 1.0f) * u;
 }
 
+__device__ static float get(const float *p) { return *p; }
+__device__ static float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
+__device__ static float4 get4(const float *p) { return *(const float4 *)p; }
+__device__ static float4 get4(const __nv_bfloat16 *p) {
+    uint2 v = *(const uint2 *)p;
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
+
 template <typename T, bool FOURS>
-__global__ static void gated_rows(const float *gate, size_t ldg, const float *up, size_t ldu,
-                                  size_t rows, size_t cols, bool gelu, T *y, size_t ldy) {
+__global__ static void gated_rows(const T *gate, size_t ldg, const T *up, size_t ldu, size_t rows,
+                                  size_t cols, bool gelu, T *y, size_t ldy) {
     size_t width = FOURS ? cols / 4 : cols;
     for (size_t r = blockIdx.y; r < rows; r += gridDim.y) {
         size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
         if (i >= width) continue;
         if (FOURS) {
-            float4 g = ((const float4 *)(gate + r * ldg))[i];
-            float4 u = ((const float4 *)(up + r * ldu))[i];
+            float4 g = get4(gate + r * ldg + 4 * i), u = get4(up + r * ldu + 4 * i);
             put4(y + r * ldy + 4 * i,
                  make_float4(gate_one(g.x, u.x, gelu), gate_one(g.y, u.y, gelu),
                              gate_one(g.z, u.z, gelu), gate_one(g.w, u.w, gelu)));
         } else {
-            put(y + r * ldy + i, gate_one(gate[r * ldg + i], up[r * ldu + i], gelu));
+            put(y + r * ldy + i, gate_one(get(gate + r * ldg + i), get(up + r * ldu + i), gelu));
         }
     }
 }
 
 template <typename T>
 static void launch_gated(kld_device *dev, bool gelu, kld_view g, kld_view u, kld_view y) {
-    bool four = fours(g, 4) && fours(u, 4) && fours(y, sizeof(T));
+    bool four = fours(g, sizeof(T)) && fours(u, sizeof(T)) && fours(y, sizeof(T));
     auto kernel = four ? gated_rows<T, true> : gated_rows<T, false>;
     size_t width = four ? g.cols / 4 : g.cols;
     dim3 grid((unsigned)num_cdiv(width, 256), (unsigned)num_min(g.rows, 65535));
-    kernel<<<grid, 256, 0, dev->compute>>>((const float *)g.p, g.ld, (const float *)u.p, u.ld,
-                                           g.rows, g.cols, gelu, (T *)y.p, y.ld);
+    kernel<<<grid, 256, 0, dev->compute>>>((const T *)g.p, g.ld, (const T *)u.p, u.ld, g.rows,
+                                           g.cols, gelu, (T *)y.p, y.ld);
 }
 
 kld_status cuda_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                       kld_err *err) {
     bool gelu = act == KLD_ACT_GELU_TANH;
     if (!gate.rows) return KLD_OK;
-    if (is_bf16(dev, y)) launch_gated<__nv_bfloat16>(dev, gelu, gate, up, y);
+    if (dev->bf16) launch_gated<__nv_bfloat16>(dev, gelu, gate, up, y);
     else launch_gated<float>(dev, gelu, gate, up, y);
     LAUNCHED("gated activation");
     return KLD_OK;

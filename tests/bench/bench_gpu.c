@@ -4,6 +4,7 @@
 #include "loaders/numfmt.h"
 #include "logits/graph.h"
 #include "logits/select.h"
+#include "tests/bench/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,10 @@ static double median_ms(void (*fn)(void *), void *arg, int inner) {
     return t[SAMPLES / 2];
 }
 
-static bool wanted(const char *name) { return strncmp(name, only, strlen(only)) == 0; }
+static bool wanted(const char *name) {
+    size_t n = strlen(name), m = strlen(only);
+    return strncmp(name, only, n < m ? n : m) == 0;
+}
 
 static void report(const char *name, double ms, double bytes, double flops, double tokens) {
     printf("{\"name\": \"%s\", \"ms\": %.4f", name, ms);
@@ -212,17 +216,22 @@ static void bench_body(void) {
     if (!wanted("body")) return;
     const double f32 = 4.0 * ROWS, f16 = 2.0 * ROWS;
     kld_view rows_x = body.x;
-    report("body_norm", median_ms(run_norm, NULL, 20), (f32 + f16) * 4096, 0, 0);
+    if (wanted("body_norm"))
+        report("body_norm", median_ms(run_norm, NULL, 20), (f32 + f16) * 4096, 0, 0);
     bench_product("body_q", body.g.h, KLD_SLOT_Q, body.g.q, false);
     bench_product("body_k", body.g.h, KLD_SLOT_K, body.g.k, false);
     bench_product("body_v", body.g.h, KLD_SLOT_V, body.g.va, false);
-    report("body_rope_q", median_ms(run_rope, NULL, 20), (f32 + f16) * 4096, 0, 0);
-    report("body_attend", median_ms(run_attend, NULL, 20), 0,
-           4.0 * 32 * 128 * WINDOWS * (WINDOW * (WINDOW + 1.0) / 2), 0);
+    if (wanted("body_rope_q"))
+        report("body_rope_q", median_ms(run_rope, NULL, 20), (f32 + f16) * 4096, 0, 0);
+    if (wanted("body_attend"))
+        report("body_attend", median_ms(run_attend, NULL, 20), 0,
+               4.0 * 32 * 128 * WINDOWS * (WINDOW * (WINDOW + 1.0) / 2), 0);
     bench_product("body_o", body.g.qa, KLD_SLOT_O, rows_x, true);
     bench_product("body_gate", body.g.h, KLD_SLOT_GATE, body.g.gate, false);
-    report("body_gated", median_ms(run_gated, NULL, 20), (2 * f32 + f16) * 12288, 0, 0);
+    if (wanted("body_gated"))
+        report("body_gated", median_ms(run_gated, NULL, 20), 3 * f16 * 12288, 0, 0);
     bench_product("body_down", body.g.act, KLD_SLOT_DOWN, rows_x, true);
+    if (!wanted("body_qwen3_8b")) return;
     double ms = 36 * median_ms(run_layer, NULL, 36);
     report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * ROWS, ROWS);
 }
@@ -267,7 +276,7 @@ static void bench_head(kld_view h, kld_view y, const kld_dev_weight *w) {
     s.a = (kld_head_args){
         .top_k = 256, .min_k = 10, .tail_samples = 16, .tail_mass = 1e-3, .labels = labels};
     need(kld_records_alloc(&s.rec, WINDOW, 256, 16, 0, 0, &err), &err);
-    report("head_stats_f32_k256", median_ms(run_stats, &s, 1), 4.0 * WINDOW * VOCAB, 0, 0);
+    report("head_stats_and_records", median_ms(run_stats, &s, 1), 4.0 * WINDOW * VOCAB, 0, 0);
     report("head_stage", median_ms(run_stage, &s, 10), 0, 2.0 * WINDOW * VOCAB * HEAD_HIDDEN, 0);
     kld_records_free(&s.rec);
 }
@@ -295,6 +304,8 @@ static void bench_head_gemm(void) {
     be->free(dev, y.p);
 }
 
+static void kernel_row(const char *name, double ms, double bytes) { report(name, ms, bytes, 0, 0); }
+
 int main(int argc, char **argv) {
     kld_err err = {0};
     kld_choice c;
@@ -311,6 +322,7 @@ int main(int argc, char **argv) {
                             .top_k = 256,
                             .tail_samples = 16};
     need(be->open(&dev, &spec, 0, &err), &err);
+    if (wanted("kernels")) bench_kernels(kernel_row);
     body_open(&spec);
     bench_body();
     bench_head_gemm();

@@ -108,7 +108,7 @@ static void shapes(void **state) {
             rig_open(&t, &r, &all[i], &seed);
             run_both(&t, &r);
             snprintf(what, sizeof what, "attend shape %zu, %s", i, p ? "fp32" : "bf16");
-            print_message("%s: %.1e\n", what, both_same(&t, &r.y, t.bf16 ? 0.03 : 2e-5, what));
+            print_message("%s: %.1e\n", what, both_same(&t, &r.y, t.bf16 ? 0.04 : 2e-5, what));
             rig_close(&t, &r);
         }
         twin_close(&t);
@@ -132,7 +132,7 @@ static void odd_values(void **state) {
             rig_open(&t, &r, &kinds[i], &seed);
             size_t first = 0, row0 = 0;
             for (size_t s = 0; s < r.b.n; s++)
-                if (r.span[s].row == (size_t)1 + 17 + 255 + 256 + 257) {
+                if (r.span[s].row == 1u + 17 + 255 + 256 + 257) {
                     first = r.span[s].kv_row;
                     row0 = r.span[s].row;
                 }
@@ -151,7 +151,7 @@ static void odd_values(void **state) {
             }
             both_push(&t, &r.v); /* no flag is left behind */
             run_both(&t, &r);
-            both_same(&t, &r.y, t.bf16 ? 0.03 : 2e-5, "after odd values");
+            both_same(&t, &r.y, t.bf16 ? 0.04 : 2e-5, "after odd values");
             rig_close(&t, &r);
         }
         twin_close(&t);

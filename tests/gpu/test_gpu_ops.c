@@ -158,8 +158,8 @@ static void gated(void **state) {
         twin_open(&t, &spec);
         for (size_t n = 1; n < 3000; n = 3 * n + 1) {
             for (size_t pad = 0; pad < 9; pad += 4) {
-                both g = both_random(&t, 33, n, n + pad, KLD_ELEM_F32, 20, &seed);
-                both u = both_random(&t, 33, n, n + pad, KLD_ELEM_F32, 1, &seed);
+                both g = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 20, &seed);
+                both u = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 1, &seed);
                 both y = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 1, &seed);
                 for (int act = 0; act < 2; act++) {
                     kld_activation a = (kld_activation)act;
