@@ -134,13 +134,26 @@ $(B)/bin/test_gpu_%: $(B)/obj/tests/gpu/test_gpu_%.o $(B)/obj/tests/gpu/gpukit.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
+$(B)/bin/synth: $(B)/obj/tests/bench/synth.o $(B)/libkld.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# make synth SIZE=8b FORMAT=nvfp4
+SIZE   ?= 8b
+FORMAT ?= bf16
+OUT    ?= build/synth/$(SIZE)-$(FORMAT)
+.PHONY: synth
+synth: $(B)/bin/synth ## a checkpoint of SIZE (1b, 8b, 70b) and FORMAT (bf16, nvfp4, mxfp4) with random weights
+	@mkdir -p $(dir $(OUT))
+	$(B)/bin/synth $(SIZE) $(FORMAT) $(OUT)
+
 $(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/obj/tests/bench/kernels.o \
   $(B)/obj/logits/cuda/head_kernel.o $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++ $(LIBS)
 
 .PHONY: gpu-tests check-gpu
-gpu-tests: $(B)/bin/bench_gpu $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
+gpu-tests: $(B)/bin/bench_gpu $(B)/bin/synth $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
 check-gpu: gpu-tests ## the tests that need a CUDA card
 	@KLD_BIN=$(B)/bin/kld tests/run $(GPU_BIN) $(GPU_SH)
 
