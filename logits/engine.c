@@ -197,6 +197,7 @@ static kld_status save(kld_run *r, kld_resid_mark mark, kld_err *err) {
     kld_status st = kld_resid_save(r->opt->state_dir, &r->opt->run_id, mark, &rows, err);
     kld_free(part);
     r->save_cost = kld_seconds() - t;
+    if (st == KLD_OK) r->saved = mark.windows ? SIZE_MAX : mark.layer;
     r->stats->checkpoint_seconds += r->save_cost;
     return st;
 }
@@ -206,8 +207,7 @@ static kld_status save_if_cheap(kld_run *r, size_t done, kld_err *err) {
     if (!r->opt->state_dir) return KLD_OK;
     double spent = kld_seconds() - r->start;
     bool cheap = r->stats->checkpoint_seconds + r->save_cost <= CHECKPOINT_SHARE * spent;
-    bool last = done == r->model->config.layers; /* resuming in the head needs it */
-    if (!cheap && !last && !r->opt->checkpoint_every_layer) return KLD_OK;
+    if (!cheap && !r->opt->checkpoint_every_layer) return KLD_OK;
     return save(r, (kld_resid_mark){done, 0}, err);
 }
 
@@ -280,6 +280,7 @@ static kld_status resume(kld_run *r, kld_resid_mark *mark, bool *found, kld_err 
     if (*found && (mark->layer > r->model->config.layers || mark->windows > r->n_seqs))
         return kld_fail(err, KLD_E_INPUT, "%s: the checkpoint is past the end of this run",
                         r->opt->state_dir);
+    if (*found && !mark->windows) r->saved = mark->layer;
     if (*found) kld_debug("resumed after %zu layers", mark->layer);
     return KLD_OK;
 }
@@ -325,6 +326,11 @@ static kld_status stages(kld_run *r, kld_err *err) {
     t = kld_seconds();
     st = kld_run_head(r, err);
     s->head_seconds = kld_seconds() - t;
+    size_t layers = r->model->config.layers;
+    kld_err why = {0};
+    if (st != KLD_OK && st != KLD_E_DEVICE && r->opt->state_dir && r->saved != layers &&
+        save(r, (kld_resid_mark){layers, 0}, &why) != KLD_OK)
+        kld_warn("the state of the run could not be saved: %s", why.text);
     return st;
 }
 
@@ -347,6 +353,7 @@ kld_status kld_engine_run(const kld_model *m, const kld_backend *backend, const 
     r.sink = sink;
     r.stats = stats;
     r.start = kld_seconds();
+    r.saved = SIZE_MAX;
     memset(stats, 0, sizeof *stats);
     kld_status st = open_run(&r, err);
     if (st == KLD_OK) st = stages(&r, err);

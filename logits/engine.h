@@ -40,8 +40,9 @@ typedef struct kld_sink {
     /* What to gather for window i; NULL pointer = nothing.  Valid until the records of
      * window i were delivered; up to KLD_OPEN_WINDOWS windows are asked for ahead of that. */
     kld_status (*gather)(void *ctx, size_t i, kld_gather *out, kld_err *err);
-    /* Records of window i; borrowed for the call.  NULL when only logits are wanted. */
-    kld_status (*records)(void *ctx, size_t i, const kld_records *r, kld_err *err);
+    /* Records of window i, borrowed for the call; a sink that wants to keep them copies *r and
+     * leaves it zeroed.  NULL when only logits are wanted. */
+    kld_status (*records)(void *ctx, size_t i, kld_records *r, kld_err *err);
     /* Raw logits, rows [row0, row0+n) of window i, all positions 0..n-1 of the window, FP32
      * [n][vocab] with vocab as in the options; NULL when not wanted.  Asking for them makes
      * the head run over every position, and a row's bits may depend on that. */
@@ -68,8 +69,8 @@ typedef struct kld_engine_options {
     const char *state_dir;  /* where the residual is checkpointed for a resume (created);
                                NULL = no checkpoints */
     bool checkpoint_every_layer; /* whatever it costs; otherwise as often as it stays under
-                                    5 % of the time run so far, before the head, and when
-                                    interrupted */
+                                    5 % of the time run so far, and when interrupted or when the
+                                    head stage fails */
     size_t stop_after_layer;     /* > 0: behave as if interrupted after that many layers */
     bool resume;                 /* start from the newest whole checkpoint in state_dir */
     size_t skip_windows;         /* head stage: windows already delivered in an earlier run */

@@ -47,6 +47,7 @@ typedef struct kld_run {
     size_t rows;        /* tokens of all windows */
     size_t longest;     /* tokens of the longest window */
     double start;       /* kld_seconds */
+    size_t saved;       /* whole layers in the last checkpoint; SIZE_MAX = none, or part of one */
     double save_cost;   /* seconds of the last checkpoint, or a guess */
 } kld_run;
 

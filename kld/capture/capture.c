@@ -7,6 +7,7 @@
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/place.h"
+#include "kld/capture/deliver.h"
 #include "kld/capture/identity.h"
 #include "kld/store/capture.h"
 #include "loaders/model.h"
@@ -39,17 +40,10 @@ typedef struct job {
     kld_engine_options engine;
     kld_capture_writer *writer;
     bool resumed; /* the partial holds what an earlier run did */
-    /* The reference's records of the windows under way: window i is at i % KLD_OPEN_WINDOWS. */
-    kld_records *ref_records; /* owned */
-    size_t *ref_window;       /* owned: which window that is, plus 1; 0 = none */
-    uint64_t positions_done;
+    kld_deliver *deliver;
 } job;
 
 static void job_free(job *j) {
-    for (size_t i = 0; j->ref_records && i < KLD_OPEN_WINDOWS; i++)
-        kld_records_free(&j->ref_records[i]);
-    kld_free(j->ref_records);
-    kld_free(j->ref_window);
     kld_capture_close(j->ref);
     kld_capture_info_free(&j->info);
     kld_suite_free(&j->suite);
@@ -61,55 +55,12 @@ static void job_free(job *j) {
 
 /* ---- what the engine calls ------------------------------------------------------------ */
 
-static kld_status ref_records(job *j, size_t i, const kld_records **out, kld_err *err) {
-    size_t slot = i % KLD_OPEN_WINDOWS;
-    kld_records *r = &j->ref_records[slot];
-    *out = r;
-    if (j->ref_window[slot] == i + 1) return KLD_OK;
-    kld_records_free(r);
-    j->ref_window[slot] = 0;
-    kld_window_meta meta;
-    TRY(kld_capture_read(j->ref, i, NULL, r, &meta, err));
-    const kld_window *w = &j->suite.windows[i];
-    if (memcmp(&meta.ids, &w->tokens, sizeof meta.ids) != 0 || meta.score_from != w->score_from ||
-        r->n != kld_window_scored(w))
-        return kld_fail(err, KLD_E_INPUT,
-                        "%s: window %zu holds other tokens than the suite; capture the reference "
-                        "again on this suite",
-                        kld_capture_path(j->ref), i);
-    j->ref_window[slot] = i + 1;
-    return KLD_OK;
-}
-
 static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) {
-    const kld_records *r;
-    TRY(ref_records(ctx, i, &r, err));
-    *out = (kld_gather){
-        .count = r->count, .ids = r->ids, .ld = r->k_ld, .tail_ids = r->tail_ids, .m = r->m};
-    return KLD_OK;
+    return kld_deliver_gather(((job *)ctx)->deliver, i, out, err);
 }
 
-static kld_status on_records(void *ctx, size_t i, const kld_records *r, kld_err *err) {
-    job *j = ctx;
-    const kld_window *w = &j->suite.windows[i];
-    kld_window_meta meta = {
-        .tokens = w->n,
-        .score_from = w->score_from,
-        .offset = w->offset,
-        .source = w->source,
-        .cluster = w->cluster,
-        .stratum = w->stratum,
-        .partition = w->partition,
-        .ids = w->tokens,
-    };
-    const kld_records *ref = NULL;
-    if (j->ref) TRY(ref_records(j, i, &ref, err));
-    TRY(kld_capture_add(j->writer, &meta, r, ref, err));
-    if (ref) kld_records_free(&j->ref_records[i % KLD_OPEN_WINDOWS]);
-    if (ref) j->ref_window[i % KLD_OPEN_WINDOWS] = 0;
-    j->positions_done += r->n;
-    kld_progress_set(j->positions_done);
-    return KLD_OK;
+static kld_status on_records(void *ctx, size_t i, kld_records *r, kld_err *err) {
+    return kld_deliver_records(((job *)ctx)->deliver, i, r, err);
 }
 
 static kld_sink sink_of(job *j) {
@@ -197,8 +148,6 @@ static kld_status open_reference(job *j, kld_err *err) {
     j->info.reference = kld_capture_digest(j->ref);
     j->info.ref_top_k = r->top_k;
     j->info.ref_tail_samples = r->tail_samples;
-    TRY(NEW_ARRAY(&j->ref_records, KLD_OPEN_WINDOWS, err));
-    TRY(NEW_ARRAY(&j->ref_window, KLD_OPEN_WINDOWS, err));
     return kld_strdup(&j->info.reference_name, r->name, err);
 }
 
@@ -321,8 +270,6 @@ static kld_status open_writer(job *j, kld_err *err) {
         TRY(kld_capture_resume(&j->writer, path, &j->info, &done, err));
         j->engine.skip_windows = done;
         j->resumed = true;
-        for (size_t i = 0; i < done; i++)
-            j->positions_done += kld_window_scored(&j->suite.windows[i]);
         kld_note("resuming: %zu of %zu windows are in %s.partial", done, j->suite.n_windows, path);
         return KLD_OK;
     }
@@ -340,9 +287,15 @@ static bool resumable(kld_status st) {
 
 static kld_status run_engine(job *j, kld_capture_summary *out, kld_err *err) {
     const kld_sink sink = sink_of(j);
-    if (j->engine.skip_windows == j->suite.n_windows) return KLD_OK;
-    return kld_engine_run(j->model, j->backend, j->seqs, j->suite.n_windows, &j->engine, &sink,
-                          &out->engine, err);
+    size_t n = j->suite.n_windows;
+    if (j->engine.skip_windows == n) return KLD_OK;
+    TRY(kld_deliver_open(&j->deliver, j->writer, j->ref, &j->suite, j->engine.skip_windows, err));
+    kld_status st =
+        kld_engine_run(j->model, j->backend, j->seqs, n, &j->engine, &sink, &out->engine, err);
+    /* What was computed before a failure is kept with the rest. */
+    kld_status flushed = kld_deliver_flush(j->deliver, st == KLD_OK ? err : NULL);
+    kld_deliver_close(j->deliver);
+    return st == KLD_OK ? flushed : st;
 }
 
 /* The engine's state goes before the rename, so that no moment leaves it beside a finished

@@ -3,6 +3,7 @@
  * Byte layout: docs/format.md. */
 #ifndef KLD_STORE_CAPTURE_H
 #define KLD_STORE_CAPTURE_H
+#include "kld/base/buf.h"
 #include "kld/base/json.h"
 #include "kld/base/sha256.h"
 #include "kld/base/status.h"
@@ -84,6 +85,20 @@ KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char
 KLD_NODISCARD kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta,
                                          const kld_records *r, const kld_records *ref,
                                          kld_err *err);
+
+/* The same in two steps, so that several windows can be compressed at a time: encode reads nothing
+ * of w that changes and may run in any thread, put appends in suite order and frees what encode
+ * gave.  Errors as above, each where its cause is.  `window` is for messages. */
+typedef struct kld_encoded {
+    kld_buf frame, head;
+    kld_digest sha256;
+    uint64_t rows;
+} kld_encoded;
+KLD_NODISCARD kld_status kld_capture_encode(const kld_capture_writer *w, size_t window,
+                                            const kld_window_meta *meta, const kld_records *r,
+                                            const kld_records *ref, kld_encoded *out, kld_err *err);
+KLD_NODISCARD kld_status kld_capture_put(kld_capture_writer *w, kld_encoded *e, kld_err *err);
+void kld_encoded_free(kld_encoded *e); /* of one that was not put */
 
 /* All windows added so far are on the disk: from here a resume needs nothing else for them. */
 KLD_NODISCARD kld_status kld_capture_sync(kld_capture_writer *w, kld_err *err);

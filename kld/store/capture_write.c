@@ -13,15 +13,14 @@ struct kld_capture_writer {
     kld_writer file;
     kld_capture_info shape; /* the numbers of the header; its strings are not kept */
     layout layout;
-    kld_buf frame, head; /* scratch: the window being written */
-    double synced;       /* when the file was last made durable */
-    bool torn;           /* a write failed, so the file may end in half a frame */
+    kld_buf frame; /* scratch: header, footer, a frame being scanned */
+    double synced; /* when the file was last made durable */
+    bool torn;     /* a write failed, so the file may end in half a frame */
 };
 
 static void writer_free(kld_capture_writer *w) {
     layout_free(&w->layout);
     kld_buf_free(&w->frame);
-    kld_buf_free(&w->head);
     kld_free(w);
 }
 
@@ -146,25 +145,41 @@ done:
 /* ---- windows -------------------------------------------------------------------------- */
 
 /* After a failed write the end of the file is unknown; a resume finds it again. */
-static kld_status append(kld_capture_writer *w, kld_err *err) {
+static kld_status append(kld_capture_writer *w, const kld_buf *frame, kld_err *err) {
     if (w->torn)
         return kld_fail(err, KLD_E_IO, "%s: an earlier write failed; resume to continue",
                         w->file.partial);
-    kld_status st = kld_writer_add(&w->file, w->frame.data, w->frame.len, err);
+    kld_status st = kld_writer_add(&w->file, frame->data, frame->len, err);
     w->torn = st != KLD_OK;
     return st;
 }
 
-kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, const kld_records *r,
-                           const kld_records *ref, kld_err *err) {
+kld_status kld_capture_encode(const kld_capture_writer *w, size_t window,
+                              const kld_window_meta *meta, const kld_records *r,
+                              const kld_records *ref, kld_encoded *out, kld_err *err) {
+    memset(out, 0, sizeof *out);
+    out->frame.max = SIZE_MAX / 4;
+    out->rows = r->n;
+    kld_status st =
+        kld_where(err, frame_encode(&w->shape, meta, r, ref, &out->frame, &out->head, err),
+                  "%s: window %zu", w->file.path, window);
+    if (st == KLD_OK) st = kld_sha256_of(out->frame.data, out->frame.len, &out->sha256, err);
+    if (st != KLD_OK) kld_encoded_free(out);
+    return st;
+}
+
+void kld_encoded_free(kld_encoded *e) {
+    kld_buf_free(&e->frame);
+    kld_buf_free(&e->head);
+}
+
+static kld_status put(kld_capture_writer *w, const kld_encoded *e, kld_err *err) {
     if (w->layout.n == w->shape.windows)
         return kld_fail(err, KLD_E_INTERNAL, "more windows than the header promises");
-    TRY(kld_where(err, frame_encode(&w->shape, meta, r, ref, &w->frame, &w->head, err),
-                  "%s: window %zu", w->file.path, w->layout.n));
-    frame_entry e = {.offset = w->file.size, .bytes = w->frame.len, .rows = r->n};
-    TRY(kld_sha256_of(w->frame.data, w->frame.len, &e.sha256, err));
-    TRY(layout_add(&w->layout, &e, w->head.data, w->head.len, err));
-    kld_status st = append(w, err);
+    frame_entry f = {.offset = w->file.size, .bytes = e->frame.len, .rows = e->rows};
+    f.sha256 = e->sha256;
+    TRY(layout_add(&w->layout, &f, e->head.data, e->head.len, err));
+    kld_status st = append(w, &e->frame, err);
     if (st != KLD_OK) {
         w->layout.n--;
         return st;
@@ -173,6 +188,19 @@ kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, c
     if (now - w->synced < 1) return KLD_OK;
     w->synced = now;
     return kld_writer_sync(&w->file, err);
+}
+
+kld_status kld_capture_put(kld_capture_writer *w, kld_encoded *e, kld_err *err) {
+    kld_status st = put(w, e, err);
+    kld_encoded_free(e);
+    return st;
+}
+
+kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta, const kld_records *r,
+                           const kld_records *ref, kld_err *err) {
+    kld_encoded e;
+    TRY(kld_capture_encode(w, w->layout.n, meta, r, ref, &e, err));
+    return kld_capture_put(w, &e, err);
 }
 
 kld_status kld_capture_sync(kld_capture_writer *w, kld_err *err) {
@@ -191,7 +219,7 @@ kld_status kld_capture_finish(kld_capture_writer *w, kld_err *err) {
                         (unsigned long long)w->shape.positions);
     kld_buf_clear(&w->frame);
     TRY(layout_footer_write(&w->layout, &w->frame, err));
-    TRY(append(w, err));
+    TRY(append(w, &w->frame, err));
     w->torn = true; /* a footer is in the file: nothing may follow it */
     TRY(kld_writer_commit(&w->file, err));
     writer_free(w);

@@ -53,7 +53,7 @@ static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) 
     return KLD_OK;
 }
 
-static kld_status on_records(void *ctx, size_t i, const kld_records *r, kld_err *err) {
+static kld_status on_records(void *ctx, size_t i, kld_records *r, kld_err *err) {
     collected *c = ctx;
     if (i == c->fail_at) return kld_fail(err, KLD_E_IO, "no room for window %zu", i);
     kld_buf *b = &c->records;
