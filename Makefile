@@ -148,7 +148,7 @@ synth: $(B)/bin/synth ## a checkpoint of SIZE (1b, 8b, 70b) and FORMAT (bf16, nv
 	$(B)/bin/synth $(SIZE) $(FORMAT) $(OUT)
 
 $(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/obj/tests/bench/kernels.o \
-  $(B)/obj/logits/cuda/head_kernel.o $(B)/libkld.a
+  $(B)/obj/logits/cuda/head_kernel.o $(B)/obj/logits/cuda/pair_kernel.o $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++ $(LIBS)
 

@@ -173,6 +173,8 @@ typedef struct kld_backend {
     kld_status (*upload)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*download)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*sync)(kld_device *dev, kld_err *err);
+    /* Seconds that computation has waited for fed copies so far, idle; 0 when nothing is fed. */
+    kld_status (*stall)(kld_device *dev, double *seconds, kld_err *err);
 
     /* Stored weights on their way to the device, beside the computation.  Not used when
      * host_memory is set: then the reader writes into device memory itself.
@@ -239,7 +241,7 @@ typedef struct kld_backend {
     kld_status (*head_end)(kld_device *dev, kld_records *rec, size_t row0, size_t *nonfinite,
                            size_t *first_bad, kld_err *err);
     /* Compare row r of p with row r of q, both F32 of the same shape, into host memory
-     * out[rows]; returns when they are there. */
+     * out[rows]; returns when they are there.  0 < top_p < 1. */
     kld_status (*pair)(kld_device *dev, kld_view p, kld_view q, double top_p, kld_pair_row *out,
                        kld_err *err);
 } kld_backend;

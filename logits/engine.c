@@ -363,6 +363,12 @@ kld_status kld_engine_run(const kld_model *m, const kld_backend *backend, const 
     stats->zero_blocks = r.reader.zero_blocks;
     stats->blocks = r.reader.blocks;
     stats->read_wait_seconds = r.reader.wait_seconds;
+    /* A device that is fed is asked itself: the host waits while it computes, too. */
+    for (size_t l = 0; st == KLD_OK && l < r.n_lanes && !backend->host_memory; l++) {
+        double waited = 0;
+        st = backend->stall(r.lane[l].dev, &waited, err);
+        if (l == 0 || waited > stats->read_wait_seconds) stats->read_wait_seconds = waited;
+    }
     stats->read_seconds = r.reader.read_seconds;
     stats->seconds = kld_seconds() - r.start;
     close_run(&r);

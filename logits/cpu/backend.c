@@ -141,6 +141,13 @@ static kld_status no_feed_wait(kld_device *dev, size_t lane, kld_err *err) {
     return no_feed(dev, err);
 }
 
+static kld_status no_stall(kld_device *dev, double *seconds, kld_err *err) {
+    (void)dev;
+    (void)err;
+    *seconds = 0;
+    return KLD_OK;
+}
+
 static const kld_backend cpu = {
     .name = "cpu",
     .build = kld_commit,
@@ -162,6 +169,7 @@ static const kld_backend cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,
+    .stall = no_stall,
     .stage_alloc = cpu_alloc,
     .stage_free = cpu_free,
     .feed_open = no_feed,

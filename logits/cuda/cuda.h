@@ -18,6 +18,8 @@
 struct cuda_algo; /* a pinned GEMM algorithm; linear.cu */
 struct cuda_head; /* buffers of the head statistics; head.cu */
 
+enum { CUDA_WAITS = 4 };
+
 struct kld_device {
     kld_device_spec spec;
     bool bf16;
@@ -29,6 +31,10 @@ struct kld_device {
     cudaStream_t back;    /* head statistics on their way to the host */
     cudaEvent_t copied;   /* scratch event of feed_open and feed_close */
     cudaEvent_t *lane;    /* [2 * readers] */
+    /* Before and after the last waits for fed copies; summed up once they are surely over. */
+    cudaEvent_t wait[CUDA_WAITS][2];
+    size_t waits, summed;
+    double stalled; /* seconds, of the summed ones */
 
     cublasLtHandle_t lt;
     void *workspace;        /* of cuBLASLt, CUDA_WORKSPACE bytes */

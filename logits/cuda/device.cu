@@ -125,6 +125,8 @@ static kld_status open_streams(kld_device *dev, kld_err *err) {
     CUDA(cudaStreamCreateWithFlags(&dev->copy, cudaStreamNonBlocking), "making a stream");
     CUDA(cudaStreamCreateWithFlags(&dev->back, cudaStreamNonBlocking), "making a stream");
     CUDA(cudaEventCreateWithFlags(&dev->copied, cudaEventDisableTiming), "making an event");
+    for (int i = 0; i < 2 * CUDA_WAITS; i++)
+        CUDA(cudaEventCreate(&dev->wait[i / 2][i % 2]), "making an event");
     TRY(NEW_ARRAY(&dev->lane, lanes(), err));
     for (size_t i = 0; i < lanes(); i++)
         CUDA(cudaEventCreateWithFlags(&dev->lane[i], cudaEventDisableTiming), "making an event");
@@ -186,6 +188,8 @@ static void cuda_close(kld_device *dev) {
     for (size_t i = 0; dev->lane && i < lanes(); i++)
         if (dev->lane[i]) cudaEventDestroy(dev->lane[i]);
     if (dev->copied) cudaEventDestroy(dev->copied);
+    for (int i = 0; i < 2 * CUDA_WAITS; i++)
+        if (dev->wait[i / 2][i % 2]) cudaEventDestroy(dev->wait[i / 2][i % 2]);
     if (dev->compute) cudaStreamDestroy(dev->compute);
     if (dev->copy) cudaStreamDestroy(dev->copy);
     if (dev->back) cudaStreamDestroy(dev->back);
@@ -287,10 +291,32 @@ static kld_status cuda_feed_wait(kld_device *dev, size_t lane, kld_err *err) {
     return KLD_OK;
 }
 
+/* The oldest wait that was not summed; the events of its place are free afterwards. */
+static kld_status sum_wait(kld_device *dev, kld_err *err) {
+    float ms = 0;
+    cudaEvent_t *e = dev->wait[dev->summed % CUDA_WAITS];
+    CUDA(cudaEventSynchronize(e[1]), "computing");
+    CUDA(cudaEventElapsedTime(&ms, e[0], e[1]), "timing");
+    dev->stalled += ms / 1e3;
+    dev->summed++;
+    return KLD_OK;
+}
+
+static kld_status cuda_stall(kld_device *dev, double *seconds, kld_err *err) {
+    TRY(use(dev, err));
+    while (dev->summed < dev->waits) TRY(sum_wait(dev, err));
+    *seconds = dev->stalled;
+    return KLD_OK;
+}
+
 static kld_status cuda_feed_close(kld_device *dev, kld_err *err) {
     TRY(use(dev, err));
+    if (dev->waits - dev->summed == CUDA_WAITS) TRY(sum_wait(dev, err));
+    cudaEvent_t *e = dev->wait[dev->waits++ % CUDA_WAITS];
+    CUDA(cudaEventRecord(e[0], dev->compute), "ordering copies");
     CUDA(cudaEventRecord(dev->copied, dev->copy), "ordering copies");
     CUDA(cudaStreamWaitEvent(dev->compute, dev->copied, 0), "ordering copies");
+    CUDA(cudaEventRecord(e[1], dev->compute), "ordering copies");
     return KLD_OK;
 }
 
@@ -366,6 +392,7 @@ static kld_backend make_table(void) {
     b.upload = cuda_upload;
     b.download = cuda_download;
     b.sync = cuda_sync;
+    b.stall = cuda_stall;
     b.stage_alloc = cuda_stage_alloc;
     b.stage_free = cuda_stage_free;
     b.feed_open = cuda_feed_open;

@@ -1,6 +1,7 @@
 #include "tests/bench/kernels.h"
 
 #include "logits/cuda/head.h"
+#include "logits/cuda/pair.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -83,6 +84,18 @@ static void head(const char *name, void (*report)(const char *, double, double))
     check(cudaFree(l));
 }
 
+template <typename T>
+static void pair(const char *name, void (*report)(const char *, double, double)) {
+    T *p = device<T>((size_t)ROWS * COLS), *q = device<T>((size_t)ROWS * COLS);
+    fill<<<4096, 256>>>(p, (size_t)ROWS * COLS, 0.0f);
+    fill<<<4096, 256>>>(q, (size_t)ROWS * COLS, 0.15f);
+    struct cuda_pair_call c = {ROWS, COLS, COLS, COLS, 0.95, device<kld_pair_row>(ROWS)};
+    report(name, median_ms([&] { check(cuda_pair_launch(&c, p, q, (cudaStream_t)0)); }),
+           2.0 * ROWS * COLS * sizeof(T));
+    check(cudaFree(p));
+    check(cudaFree(q));
+}
+
 static void copy(void (*report)(const char *, double, double)) {
     size_t n = (size_t)1 << 31;
     char *a = device<char>(n), *b = device<char>(n);
@@ -96,4 +109,6 @@ extern "C" void bench_kernels(void (*report)(const char *, double, double)) {
     copy(report);
     head<__nv_bfloat16>("head_stats_bf16_k256", report);
     head<float>("head_stats_f32_k256", report);
+    pair<__nv_bfloat16>("pair_bf16", report);
+    pair<float>("pair_f32", report);
 }
