@@ -298,7 +298,7 @@ static void note_memory(kld_run *r) {
     device += r->reader.device_bytes;
     if (r->host_logits) host += r->fit.spec.head_rows * r->opt->vocab * sizeof(float);
     s->peak_bytes = device + host;
-    if (!r->be->host_memory) s->device_bytes = device / r->n_lanes;
+    if (!r->be->host_memory) s->device_bytes = device / num_max(1, r->n_lanes);
     s->resident_bytes = (uint64_t)r->rows * r->model->config.hidden * sizeof(float);
     s->resident_in =
         place[r->fit.place == KLD_ON_DEVICE && r->be->host_memory ? KLD_ON_HOST : r->fit.place];

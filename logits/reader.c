@@ -69,7 +69,7 @@ struct kld_piece {
 static size_t piece_rows(const kld_weight *w) {
     kld_weight_slice one = kld_weight_rows(w, 0, 1);
     uint64_t n = PIECE_BYTES / num_max(1, one.data_bytes);
-    return num_min(w->rows, (size_t)num_max(1, n));
+    return num_max(1, num_min(w->rows, n)); /* a bound weight has rows */
 }
 
 static size_t count_pieces(const kld_stage *s) {
@@ -286,7 +286,7 @@ void kld_reader_close(kld_reader *r) {
     kld_status ended = kld_task_wait(&r->task, NULL);
     (void)ended; /* the run is over; its own status is the one that counts */
     for (size_t d = 0; r->raw && d < r->n_dev; d++) {
-        ended = r->be->sync(r->dev[d], NULL); /* copies out of the lanes */
+        (void)!r->be->sync(r->dev[d], NULL); /* copies out of the lanes */
         r->be->free(r->dev[d], r->raw[d]);
     }
     for (size_t i = 0; r->lane && i < 2 * r->be->readers; i++)

@@ -46,8 +46,11 @@ static kld_status choose_cuda(const char *list, kld_choice *c, kld_err *err) {
     if (*list == ':') TRY(parse_list(list + 1, c, err));
     else c->device[c->n++] = 0;
     size_t there = 0;
-    TRY(load_cuda(&c->backend, err));
-    TRY(c->backend->devices(&there, err));
+    const kld_backend *be = NULL;
+    TRY(load_cuda(&be, err));
+    if (!be) return kld_fail(err, KLD_E_INTERNAL, "kld-cuda.so has no table");
+    c->backend = be;
+    TRY(be->devices(&there, err));
     for (size_t i = 0; i < c->n; i++)
         if ((size_t)c->device[i] >= there)
             return kld_fail(err, KLD_E_DEVICE, "cuda:%d: there %s %zu CUDA device%s (from 0)",

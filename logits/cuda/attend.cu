@@ -6,8 +6,7 @@
  * alone.  Softmax is online: running maximum and sum a row, FP32.  The method is that of
  * FlashAttention-2 (Dao, 2023); fragments are those of mma.sync.m16n8k16 in the PTX manual. */
 #include "kld/base/num.h"
-#include "logits/cuda/cuda.h"
-#include <cstdlib>
+#include "logits/cuda/cuda.cuh"
 
 enum { FLAG_ROWS = 64 };
 #define LOG2E 1.44269504f
@@ -262,8 +261,7 @@ __device__ static bool tile_of(const struct attend &a, struct tile *t, int *inde
 }
 
 template <int D, int W, int MT, int KN, bool CAP>
-__global__ static void __launch_bounds__(32 * W, W == 8 && MT == 1 ? 2 : 1)
-    attend_tiles(const struct attend a) {
+__global__ static void __launch_bounds__(32 * W) attend_tiles(const struct attend a) {
     extern __shared__ __align__(128) unsigned char shared[];
     enum { BM = 16 * W * MT, TILE = KN * D * 2 };
     struct tile t;
@@ -355,14 +353,7 @@ kld_status cuda_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view
     a.sinks = args->sinks;
     a.flag = dev->attend_flag;
     if (d == 64) TRY((launch<64, 4, 2, 64>(dev, a, err)));
-    else if (d == 128) {
-        const char *e = getenv("ATT");
-        int m = e ? atoi(e) : 0;
-        if (m == 0) TRY((launch<128, 4, 2, 64>(dev, a, err)));
-        if (m == 1) TRY((launch<128, 8, 1, 64>(dev, a, err)));
-        if (m == 2) TRY((launch<128, 8, 2, 64>(dev, a, err)));
-        if (m == 3) TRY((launch<128, 4, 2, 32>(dev, a, err)));
-        if (m == 4) TRY((launch<128, 4, 1, 64>(dev, a, err)));
-    } else TRY((launch<256, 4, 1, 32>(dev, a, err)));
+    else if (d == 128) TRY((launch<128, 4, 2, 64>(dev, a, err)));
+    else TRY((launch<256, 4, 1, 32>(dev, a, err)));
     return cuda_attend_any(dev, a.spans, b->n, q, k, v, args, y, true, err);
 }

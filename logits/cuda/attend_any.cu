@@ -3,7 +3,7 @@
  * block takes QUERIES queries of one head and walks over the keys in tiles of KEYS, which begin at
  * multiples of KEYS of the window. */
 #include "kld/base/num.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 #include "logits/cuda/kernel.cuh"
 
 /* Threads are 16 x 16; each has 4 queries and, of a tile, 4 keys.  DEPTH columns of queries and

@@ -3,7 +3,7 @@
 #include "kld/base/num.h"
 #include "kld/base/thread.h"
 #include "kld/base/version.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 
 #include <cstdio>
 #include <cstring>

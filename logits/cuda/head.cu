@@ -1,9 +1,9 @@
 /* Head statistics: the kernel's buffers, two slots of them, and what comes back as records. */
-#include "logits/cuda/head.h"
+#include "logits/cuda/head.cuh"
 
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 
 #include <cmath>
 #include <cstring>

@@ -5,7 +5,7 @@
  * lane its columns in order, then a tree over the lanes.  So sums do not depend on the card. */
 #ifndef KLD_LOGITS_CUDA_HEAD_ROW_CUH
 #define KLD_LOGITS_CUDA_HEAD_ROW_CUH
-#include "logits/cuda/head.h"
+#include "logits/cuda/head.cuh"
 #include "logits/cuda/kernel.cuh"
 
 namespace head {

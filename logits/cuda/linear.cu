@@ -1,7 +1,7 @@
 /* Matrix products by cuBLASLt, one algorithm a weight shape. */
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 /* Row-wise operations: norm, rotation with an optional norm of each head, gated activation. */
 #include "kld/base/num.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 #include "logits/cuda/kernel.cuh"
 
 /* Four columns at a time when every row allows it. */

@@ -1,6 +1,6 @@
 /* The operation around the kernel of pair_kernel.cu. */
-#include "logits/cuda/cuda.h"
-#include "logits/cuda/pair.h"
+#include "logits/cuda/cuda.cuh"
+#include "logits/cuda/pair.cuh"
 
 kld_status cuda_pair(kld_device *dev, kld_view p, kld_view q, double top_p, kld_pair_row *out,
                      kld_err *err) {

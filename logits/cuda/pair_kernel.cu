@@ -8,7 +8,7 @@
  *   KL = sum p (e^-d - 1 + d)        JS = sum sqrt(pq) (h sinh h - cosh h ln cosh h), h = d / 2
  *   TV = 1/2 sum p |e^-d - 1| */
 #include "logits/cuda/head_row.cuh"
-#include "logits/cuda/pair.h"
+#include "logits/cuda/pair.cuh"
 
 using namespace head;
 

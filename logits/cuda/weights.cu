@@ -2,7 +2,7 @@
  * value is that of the CPU's kld_weight_decode. */
 #include "kld/base/num.h"
 #include "loaders/numfmt.h"
-#include "logits/cuda/cuda.h"
+#include "logits/cuda/cuda.cuh"
 #include "logits/cuda/kernel.cuh"
 
 static size_t padded(size_t bytes) { return num_cdiv(bytes, 256) * 256; }

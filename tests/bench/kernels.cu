@@ -1,7 +1,7 @@
 #include "tests/bench/kernels.h"
 
-#include "logits/cuda/head.h"
-#include "logits/cuda/pair.h"
+#include "logits/cuda/head.cuh"
+#include "logits/cuda/pair.cuh"
 
 #include <algorithm>
 #include <cstdio>

@@ -29,7 +29,26 @@ expect 2 "$kld" capture --model x --suite y -o z --memory 4Q
 says 'expected a size'
 expect 2 "$kld" capture --model x --suite y -o z --precision fp8
 expect 2 "$kld" capture --model x --suite y -o z --resume --force
-expect 4 "$kld" capture --model x --suite y -o z --device cuda:0
+# Devices: what is no device, and CUDA where there is none.  A build without nvcc has no back end
+# (exit 4); one with it may find no driver (exit 5), or a card, and then the model is missing.
+expect 2 "$kld" capture --model x --suite y -o z --device gpu
+says "expected auto, cpu, cuda, cuda:N or cuda:N,N"
+if [ -e "$(dirname "$(readlink -f "$kld")")/kld-cuda.so" ]; then
+    expect 2 "$kld" capture --model x --suite y -o z --device cuda:
+    expect 2 "$kld" capture --model x --suite y -o z --device cuda:0,x
+    expect 2 "$kld" capture --model x --suite y -o z --device cuda:0,
+    if [ -e /dev/nvidiactl ]; then
+        expect 5 "$kld" capture --model x --suite y -o z --device cuda:99
+        says 'there .* CUDA device'
+    else
+        expect 5 "$kld" capture --model x --suite y -o z --device cuda
+        says 'NVIDIA driver'
+        says 'use --device cpu'
+    fi
+else
+    expect 4 "$kld" capture --model x --suite y -o z --device cuda:0
+    says 'no CUDA back end'
+fi
 expect 3 "$kld" capture --model org/never-downloaded --suite y -o z
 expect 3 "$kld" inspect org/never-downloaded
 says 'hf download org/never-downloaded'

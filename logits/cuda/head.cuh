@@ -1,6 +1,6 @@
-/* logits/cuda/head.h - the head statistics as one launch over device memory.  Floor 2. */
-#ifndef KLD_LOGITS_CUDA_HEAD_H
-#define KLD_LOGITS_CUDA_HEAD_H
+/* logits/cuda/head.cuh - the head statistics as one launch over device memory.  Floor 2. */
+#ifndef KLD_LOGITS_CUDA_HEAD_CUH
+#define KLD_LOGITS_CUDA_HEAD_CUH
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stddef.h>

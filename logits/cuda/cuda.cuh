@@ -1,12 +1,12 @@
-/* logits/cuda/cuda.h - state and operations of the CUDA back end, shared by its files.
+/* logits/cuda/cuda.cuh - state and operations of the CUDA back end, shared by its files.
  * Floor 2.  The contract of each operation is in logits/backend.h.
  *
  * Kernels run on every card from sm_80 up and take their shapes from the problem, never from the
  * card: grids may follow the number of multiprocessors, the order of sums may not.  No float
  * atomics, no --use_fast_math; an approximate instruction is named where it is used, with its
  * error.  Index arithmetic on row * ld is 64-bit. */
-#ifndef KLD_LOGITS_CUDA_CUDA_H
-#define KLD_LOGITS_CUDA_CUDA_H
+#ifndef KLD_LOGITS_CUDA_CUDA_CUH
+#define KLD_LOGITS_CUDA_CUDA_CUH
 #include "logits/backend.h"
 
 #include <cublasLt.h>

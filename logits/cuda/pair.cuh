@@ -1,7 +1,7 @@
-/* logits/cuda/pair.h - two chunks of logits against each other, as one launch over device memory.
+/* logits/cuda/pair.cuh - two chunks of logits against each other, as one launch over device memory.
  * Floor 2. */
-#ifndef KLD_LOGITS_CUDA_PAIR_H
-#define KLD_LOGITS_CUDA_PAIR_H
+#ifndef KLD_LOGITS_CUDA_PAIR_CUH
+#define KLD_LOGITS_CUDA_PAIR_CUH
 #include "logits/backend.h"
 
 #include <cuda_bf16.h>
