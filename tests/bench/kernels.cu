@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-enum { ROWS = 2048, COLS = 154880, K = 256, DRAWS = 16, SAMPLES = 15 };
+enum { ROWS = 2048, COLS = 154880, SAMPLES = 15 };
 
 static void check(cudaError_t e) {
     if (e == cudaSuccess) return;
@@ -57,15 +57,16 @@ template <typename F> static double median_ms(F run) {
 }
 
 template <typename T>
-static void head(const char *name, void (*report)(const char *, double, double)) {
+static void head(const char *name, unsigned k, unsigned draws,
+                 void (*report)(const char *, double, double)) {
     T *l = device<T>((size_t)ROWS * COLS);
     fill<<<4096, 256>>>(l, (size_t)ROWS * COLS, 0.0f);
     struct cuda_head_call c = {};
     c.rows = ROWS;
     c.ld = c.cols = COLS;
-    c.top_k = K;
+    c.top_k = k;
     c.min_k = 10;
-    c.draws = DRAWS;
+    c.draws = draws;
     c.tail_mass = 1e-3;
     uint32_t *labels = device<uint32_t>(ROWS);
     check(cudaMemset(labels, 0, ROWS * 4));
@@ -75,10 +76,10 @@ static void head(const char *name, void (*report)(const char *, double, double))
     c.tail_mass_out = device<float>(ROWS);
     c.label_logit = device<float>(ROWS);
     c.count = device<uint32_t>(ROWS);
-    c.ids = device<uint32_t>((size_t)ROWS * K);
-    c.logit = device<float>((size_t)ROWS * K);
-    c.draw_ids = device<uint32_t>((size_t)ROWS * DRAWS);
-    c.draw_logit = device<float>((size_t)ROWS * DRAWS);
+    c.ids = device<uint32_t>((size_t)ROWS * k);
+    c.logit = device<float>((size_t)ROWS * k);
+    c.draw_ids = device<uint32_t>((size_t)ROWS * draws + 1);
+    c.draw_logit = device<float>((size_t)ROWS * draws + 1);
     report(name, median_ms([&] { check(cuda_head_launch(&c, l, (cudaStream_t)0)); }),
            (double)ROWS * COLS * sizeof(T));
     check(cudaFree(l));
@@ -107,8 +108,11 @@ static void copy(void (*report)(const char *, double, double)) {
 
 extern "C" void bench_kernels(void (*report)(const char *, double, double)) {
     copy(report);
-    head<__nv_bfloat16>("head_stats_bf16_k256", report);
-    head<float>("head_stats_f32_k256", report);
+    head<__nv_bfloat16>("head_stats_bf16_k256", 256, 16, report);
+    head<__nv_bfloat16>("head_stats_bf16_k256_no_draws", 256, 0, report);
+    head<__nv_bfloat16>("head_stats_bf16_k16_no_draws", 16, 0, report);
+    head<float>("head_stats_f32_k256", 256, 16, report);
+    head<float>("head_stats_f32_k16_no_draws", 16, 0, report);
     pair<__nv_bfloat16>("pair_bf16", report);
     pair<float>("pair_f32", report);
 }
