@@ -129,38 +129,70 @@ __device__ float tail_share(float x, unsigned c, const struct weights &w, const 
     return in ? 0.0f : exp_two(fmaf(x, HEAD_L2E, -w.base));
 }
 
-/* The column of [c0, end) at which the running mass passes `target`, or the last with any when
- * rounding leaves it short; `run` is the mass before c0.  By one warp, 32 * N columns at a time;
- * with N > 1 all of them exist and are aligned. */
+/* The first lane at which the running mass passes `target`, or the last with any when rounding
+ * leaves it short; 32 when no lane has any.  *run becomes the mass before that lane, or behind all
+ * of them; *passed says which. */
+__device__ unsigned lane_of(double own, double target, double *run, bool *passed) {
+    double incl, before = *run + lanes_before(own, &incl);
+    unsigned pass = __ballot_sync(0xffffffffu, before + own > target && own > 0);
+    unsigned some = __ballot_sync(0xffffffffu, own > 0);
+    unsigned who = pass ? __ffs(pass) - 1 : some ? 31 - __clz(some) : 32;
+    *passed = pass != 0;
+    *run = pass ? __shfl_sync(0xffffffffu, before, who & 31)
+                : *run + __shfl_sync(0xffffffffu, incl, 31);
+    return who;
+}
+
+/* Of 32 * N columns from c, N neighbours a lane, the one that the draw falls on. */
 template <typename T, int N>
+__device__ bool draw_step(const T *x, const T *l, unsigned c, unsigned end, double *run,
+                          double target, const struct weights &w, const struct listed &z,
+                          unsigned *found) {
+    unsigned lane = threadIdx.x % 32, at = c + lane * N;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (at + i < end) sum += tail_share(value(x[i]), at + i, w, z);
+    double behind = *run;
+    bool passed, inner;
+    unsigned who = lane_of((double)sum * w.pass, target, run, &passed);
+    if (who == 32) return false;
+    /* That lane's columns, a lane each. */
+    if (passed) behind = *run;
+    at = c + who * N + lane;
+    sum = lane < N && at < end ? tail_share(value(l[at]), at, w, z) : 0.0f;
+    who = lane_of((double)sum * w.pass, passed ? target : INFINITY, &behind, &inner);
+    if (who < 32) *found = at - lane + who;
+    return passed;
+}
+
+/* The column of [c0, end) that a draw falls on; `run` is the mass before c0.  By one warp. */
+template <typename T>
 __device__ unsigned draw_in(const T *l, unsigned c0, unsigned end, double run, double target,
                             const struct weights &w, const struct listed &z) {
-    unsigned lane = threadIdx.x % 32, found = 0xffffffffu;
-    for (unsigned c = c0; c < end; c += 32 * N) {
-        __align__(16) T x[N];
-        unsigned at = c + lane * N;
-        float sum = 0;
-        if (N > 1) *(uint4 *)x = *(const uint4 *)(l + at);
-        else if (at < end) x[0] = l[at];
+    unsigned found = 0xffffffffu;
+    for (unsigned c = c0; c < end; c += 32) {
+        unsigned at = c + threadIdx.x % 32;
+        T x = l[at < end ? at : c];
+        if (draw_step<T, 1>(&x, l, c, end, &run, target, w, z, &found)) break;
+    }
+    return found;
+}
+
+/* The same for a leaf of aligned whole blocks: a block's vectors are read at once. */
+template <typename T>
+__device__ unsigned draw_blocks(const T *l, unsigned c0, unsigned end, double run, double target,
+                                const struct weights &w, const struct listed &z) {
+    enum { N = vec<T>::N };
+    unsigned found = 0xffffffffu;
+    for (unsigned c = c0; c < end; c += BLOCK) {
+        block_vectors<T> x;
+        x.load(l, c);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (at + i < end) sum += tail_share(value(x[i]), at + i, w, z);
-        double own = (double)sum * w.pass, incl, before = run + lanes_before(own, &incl);
-        unsigned pass = __ballot_sync(0xffffffffu, before + own > target && own > 0);
-        unsigned some = __ballot_sync(0xffffffffu, own > 0);
-        if (some) {
-            int who = pass ? __ffs(pass) - 1 : 31 - __clz(some);
-            unsigned mine = 0xffffffffu;
-            for (unsigned i = 0; (int)lane == who && i < N && at + i < end; i++) {
-                double m = (double)tail_share(value(l[at + i]), at + i, w, z) * w.pass;
-                if (m > 0) mine = at + i;
-                before += m;
-                if (before > target) break;
-            }
-            found = __shfl_sync(0xffffffffu, mine, who);
-        }
-        if (pass) break;
-        run += __shfl_sync(0xffffffffu, incl, 31);
+        for (int j = 0; j < block_vectors<T>::N; j++)
+            if (draw_step<T, N>((const T *)&x.v[j], l, c + 32 * N * j, end, &run, target, w, z,
+                                &found))
+                return found;
     }
     return found;
 }
@@ -171,8 +203,8 @@ __device__ unsigned draw_leaf(const T *l, unsigned cols, unsigned leaf, unsigned
                               double target, const struct weights &w, const struct listed &z,
                               bool aligned) {
     unsigned c0 = leaf * width, end = min(cols, c0 + width);
-    if (aligned && end - c0 == width) return draw_in<T, vec<T>::N>(l, c0, end, run, target, w, z);
-    return draw_in<T, 1>(l, c0, end, run, target, w, z);
+    if (aligned && end - c0 == width) return draw_blocks(l, c0, end, run, target, w, z);
+    return draw_in(l, c0, end, run, target, w, z);
 }
 
 template <typename T>

@@ -188,24 +188,32 @@ template <bool CLAMP> __device__ static inline float share(float x, float base, 
     return p;
 }
 
-/* A whole block of columns: one read of memory; candidates' vectors go to the stash. */
-template <typename T, bool CLAMP>
-__device__ static inline void whole_block(const T *l, unsigned col0, float base, float thr,
-                                          const struct row_state &s, struct block_state *b,
-                                          float &rest, float &dot, float &most) {
+/* A lane's vectors of a whole block of columns. */
+template <typename T> struct block_vectors {
     enum { N = BLOCK / 32 / vec<T>::N };
-    unsigned lane = threadIdx.x % 32, vec0 = col0 / vec<T>::N + lane;
     uint4 v[N];
+    __device__ void load(const T *l, unsigned col0) {
+        const uint4 *p = (const uint4 *)(l + col0) + threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] = __ldcs((const uint4 *)l + vec0 + 32 * j);
+        for (int j = 0; j < N; j++) v[j] = __ldcs(p + 32 * j);
+    }
+};
+
+/* A whole block of columns: sums, the maximum; candidates' vectors go to the stash. */
+template <typename T, bool CLAMP>
+__device__ static inline void whole_block(const block_vectors<T> &x, unsigned col0, float base,
+                                          float thr, const struct row_state &s,
+                                          struct block_state *b, float &rest, float &dot,
+                                          float &most) {
+    unsigned lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-        float m = vector_max(v[j], (const T *)0), sum = 0, d = 0;
+    for (int j = 0; j < block_vectors<T>::N; j++) {
+        float m = vector_max(x.v[j], (const T *)0), sum = 0, d = 0;
         bool hit = m >= thr;
         most = max_nan(most, m);
 #pragma unroll
         for (int i = 0; i < vec<T>::N; i++)
-            sum += share<CLAMP>(element(v[j], i, (const T *)0), base, d);
+            sum += share<CLAMP>(element(x.v[j], i, (const T *)0), base, d);
         rest += hit ? 0.0f : sum;
         dot += hit ? 0.0f : d;
         unsigned mask = __ballot_sync(0xffffffffu, hit);
@@ -214,8 +222,8 @@ __device__ static inline void whole_block(const T *l, unsigned col0, float base,
             if (lane == 0) at = atomicAdd(&b->stashed, __popc(mask));
             at = __shfl_sync(0xffffffffu, at, 0) + __popc(mask & ((1u << lane) - 1));
             if (hit && at < STASH) {
-                s.stash[at] = v[j];
-                s.stash_at[at] = (vec0 + 32 * j) * vec<T>::N;
+                s.stash[at] = x.v[j];
+                s.stash_at[at] = col0 + (lane + 32 * j) * vec<T>::N;
             }
         }
     }
@@ -244,12 +252,19 @@ __device__ static inline struct totals pass(const T *l, unsigned cols, float bas
                                             const struct row_state &s, struct block_state *b) {
     double dot = 0;
     float most = -INFINITY;
+    unsigned whole = cols / BLOCK, per = s.width / BLOCK;
     for (unsigned leaf = threadIdx.x / 32; leaf < s.leaves; leaf += N_WARPS) {
         float rest = 0;
-        for (unsigned c = leaf * s.width; c < min(cols, (leaf + 1) * s.width); c += BLOCK) {
+        for (unsigned k = 0; k < per && (leaf * per + k) * BLOCK < cols; k++) {
+            unsigned at = leaf * per + k;
             float d = 0;
-            if (c + BLOCK <= cols) whole_block<T, CLAMP>(l, c, base, thr, s, b, rest, d, most);
-            else part_block(l, c, cols, base, thr, s, b, rest, d, most);
+            if (at < whole) {
+                block_vectors<T> x;
+                x.load(l, at * BLOCK);
+                whole_block<T, CLAMP>(x, at * BLOCK, base, thr, s, b, rest, d, most);
+            } else {
+                part_block(l, at * BLOCK, cols, base, thr, s, b, rest, d, most);
+            }
             dot += (double)d;
         }
         rest = warp_sum(rest);

@@ -23,13 +23,15 @@ struct pair_state {
     unsigned long long best[N_WARPS];
 };
 
-/* A running sum that keeps what rounding loses (Neumaier). */
+/* A running sum that keeps what rounding loses (Neumaier); a vector's terms are added up plainly
+ * before they join it. */
 struct sum {
-    float s, lost;
-    __device__ void add(float v) {
-        float t = s + v;
-        lost += fabsf(s) >= fabsf(v) ? (s - t) + v : (v - t) + s;
+    float s, lost, part;
+    __device__ void flush() {
+        float t = s + part;
+        lost += fabsf(s) >= fabsf(part) ? (s - t) + part : (part - t) + s;
         s = t;
+        part = 0;
     }
     __device__ double total(struct block_state *b) const {
         return block_sum((double)s + (double)lost, b);
@@ -42,21 +44,27 @@ struct side {
     unsigned id;
     unsigned long long last; /* composite key of the nucleus' last column */
     double mass;             /* of the nucleus */
+    float inverse;           /* 1 / mass */
 };
 
-/* f(x of p, x of q, column) for this thread's columns, in ascending order. */
-template <typename T, typename F>
-__device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f) {
+/* f(x of p, x of q, column) for this thread's columns, in ascending order; flush() after each
+ * vector of them. */
+template <typename T, typename F, typename G>
+__device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f, G flush) {
     enum { N = vec<T>::N };
     unsigned whole = aligned ? cols / N : 0;
+#pragma unroll 2
     for (unsigned v = threadIdx.x; v < whole; v += THREADS) {
         uint4 a = ((const uint4 *)p)[v], b = ((const uint4 *)q)[v];
 #pragma unroll
         for (int i = 0; i < N; i++)
             f(element(a, i, (const T *)0), element(b, i, (const T *)0), v * N + i);
+        flush();
     }
-    for (unsigned c = whole * N + threadIdx.x; c < cols; c += THREADS)
+    for (unsigned c = whole * N + threadIdx.x; c < cols; c += THREADS) {
         f(value(p[c]), value(q[c]), c);
+        flush();
+    }
 }
 
 /* Maximum and sum of one side, a thread's; the base follows the maximum lazily. */
@@ -92,29 +100,11 @@ __device__ struct side normalise(struct seen t, struct pair_state *m) {
     return s;
 }
 
-/* e^-d - 1 + d, without cancellation. */
-__device__ float bregman(float d) {
-    if (fabsf(d) >= 0.5f) return exp_two(-d * HEAD_L2E) - 1.0f + d;
-    float t = fmaf(d, -1.0f / 362880, 1.0f / 40320);
-    t = fmaf(d, -t, 1.0f / 5040);
-    t = fmaf(d, -t, 1.0f / 720);
-    t = fmaf(d, -t, 1.0f / 120);
-    t = fmaf(d, -t, 1.0f / 24);
-    t = fmaf(d, -t, 1.0f / 6);
-    t = fmaf(d, -t, 0.5f);
-    return d * d * t;
-}
-
-/* One column's share of JS. */
-__device__ float js_term(float p, float q, float d) {
-    if (fabsf(d) >= 0.5f) {
-        float m = 0.5f * (p + q), s = 0;
-        if (p > 0) s += p * logf(p / m);
-        if (q > 0) s += q * logf(q / m);
-        return 0.5f * s;
-    }
-    float u = 0.25f * d * d;
-    return sqrtf(p * q) * u * fmaf(u * u, fmaf(u, -1.0f / 720, 1.0f / 144), 0.5f);
+/* sqrt.approx: relative error below 2^-22. */
+__device__ float root(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 struct sums {
@@ -125,26 +115,45 @@ struct sums {
 __device__ float log_of(const struct side &s, float x) { return (x - s.max) - s.shift; }
 __device__ float prob(const struct side &s, float x) { return exp_two(log_of(s, x) * HEAD_L2E); }
 
-__device__ void diverge(struct sums &t, float x, float y, float gap, const struct side &p,
-                        const struct side &q) {
-    float a = prob(p, x), b = prob(q, y), d = (x - y) - gap;
-    if (x == -INFINITY || y == -INFINITY) {
-        t.p_alone |= x > -INFINITY;
-        t.q_alone |= y > -INFINITY;
-        t.tv.add(fabsf(a - b));
-        t.js.add(0.5f * (a + b) * (float)HEAD_LN2);
+/* Where one side has no mass, or the two are far apart: by the definitions. */
+__device__ void far_apart(struct sums &t, float x, float y, float a, float b, float d) {
+    float m = 0.5f * (a + b), js = 0;
+    if (a > 0) js += a * logf(a / m);
+    if (b > 0) js += b * logf(b / m);
+    t.js.part += 0.5f * js;
+    t.tv.part += fabsf(a - b);
+    t.p_alone |= x > -INFINITY && y == -INFINITY;
+    t.q_alone |= y > -INFINITY && x == -INFINITY;
+    if (x == -INFINITY || y == -INFINITY) { /* the rest of b - a + a d, or of its mirror */
+        t.kl.part += b;
+        t.rev.part += a;
         return;
     }
-    float g = bregman(d);
-    t.kl.add(a * g);
-    t.rev.add(b * bregman(-d));
-    t.js.add(js_term(a, b, d));
-    t.tv.add(fabsf(d) < 0.5f ? a * fabsf(g - d) : fabsf(a - b));
+    t.kl.part += b - a + a * d;
+    t.rev.part += a - b - b * d;
 }
 
+__device__ void diverge(struct sums &t, float x, float y, float a, float b, float d) {
+    if (!(fabsf(d) < 0.5f)) {
+        far_apart(t, x, y, a, b, d);
+        return;
+    }
+    /* cosh d - 1 and sinh d - d; e^-d - 1 + d is their difference, e^d - 1 - d their sum. */
+    float u = d * d;
+    float even = u * fmaf(u, fmaf(u, fmaf(u, 1.0f / 40320, 1.0f / 720), 1.0f / 24), 0.5f);
+    float odd = d * u * fmaf(u, fmaf(u, 1.0f / 5040, 1.0f / 120), 1.0f / 6);
+    t.kl.part = fmaf(a, even - odd, t.kl.part);
+    t.rev.part = fmaf(b, even + odd, t.rev.part);
+    t.tv.part = fmaf(a, fabsf(even - odd - d), t.tv.part);
+    u *= 0.25f;
+    t.js.part =
+        fmaf(root(a * b) * u, fmaf(u * u, fmaf(u, -1.0f / 720, 1.0f / 144), 0.5f), t.js.part);
+}
+
+/* Adding 2^23 leaves the nearest whole number in the low bits. */
 __device__ unsigned step_of(const struct side &s, float x) {
-    float n = (s.max - x) * STEPS;
-    return n < (float)(BINS - 1) ? (unsigned)n : BINS - 1;
+    float n = fminf((s.max - x) * STEPS, (float)(BINS - 1));
+    return __float_as_uint(n + 8388608.0f) - 0x4b000000u;
 }
 
 __device__ unsigned fixed(float p) { return __float2uint_rn(p * 2147483648.0f); }
@@ -190,43 +199,13 @@ __device__ unsigned reach(const unsigned *mass, double target, double *before,
     return k;
 }
 
-/* The last column of the nucleus: of the columns of one step, sorted; or, when they are too many,
- * digit by digit of their keys. */
+/* The last column of the nucleus, digit by digit of the keys of one step's columns: for steps of
+ * more columns than can be sorted. */
 template <typename T>
-__device__ void last_column(struct side *s, const T *l, unsigned cols, unsigned step, double before,
-                            double target, struct pair_state *m) {
-    __syncthreads();
-    if (threadIdx.x == 0) m->b.n = 0;
-    __syncthreads();
-    for (unsigned c = threadIdx.x; c < cols; c += THREADS) {
-        float x = value(l[c]);
-        if (step_of(*s, x) != step || !(prob(*s, x) > 0)) continue;
-        unsigned at = atomicAdd(&m->b.n, 1u);
-        if (at < KEYS) m->key[at] = composite(x, c);
-    }
-    __syncthreads();
-    unsigned n = m->b.n;
-    bool all = before > 1;
-    if (n <= KEYS) {
-        sort_keys(m->key, n);
-        /* A few hundred: one thread adds them up in order. */
-        if (threadIdx.x == 0) {
-            double run = all ? 0 : before;
-            unsigned i = 0;
-            for (; i < n; i++) {
-                run += (double)prob(*s, key_value((unsigned)(m->key[i] >> 32)));
-                if (!all && run >= target) break;
-            }
-            m->b.last = n ? m->key[min(i, n - 1)] : 0;
-            m->b.mass = run;
-        }
-        __syncthreads();
-        s->last = m->b.last;
-        s->mass = all ? 1.0 : m->b.mass;
-        __syncthreads();
-        return;
-    }
+__device__ void by_digits(struct side *s, const T *l, unsigned cols, unsigned step, double before,
+                          double target, struct pair_state *m) {
     unsigned long long prefix = 0;
+    bool all = before > 1;
     for (int shift = 64 - DIGIT; shift > -DIGIT; shift -= DIGIT) {
         int low = max(shift, 0), bits = DIGIT + min(shift, 0);
         unsigned long long above = low + bits >= 64 ? 0 : ~0ull << (low + bits);
@@ -247,15 +226,52 @@ __device__ void last_column(struct side *s, const T *l, unsigned cols, unsigned 
     s->mass = all ? 1.0 : before + (double)prob(*s, key_value((unsigned)(prefix >> 32)));
 }
 
+/* The same by sorting: key holds the step's n columns. */
+__device__ void by_order(struct side *s, unsigned long long *key, unsigned n, double before,
+                         double target, struct pair_state *m) {
+    bool all = before > 1;
+    sort_keys(key, n);
+    for (unsigned i = threadIdx.x; i < BINS; i += THREADS)
+        m->mass[0][i] = i < n ? fixed(prob(*s, key_value((unsigned)(key[i] >> 32)))) : 0;
+    __syncthreads();
+    unsigned i = reach(m->mass[0], all ? 3.0 : target, &before, &m->b);
+    s->last = key[min(i, max(n, 1u) - 1)];
+    s->mass = all ? 1.0 : before + (double)prob(*s, key_value((unsigned)(s->last >> 32)));
+    __syncthreads();
+}
+
+/* The last column of either nucleus. */
 template <typename T>
 __device__ void nuclei(struct side *p, struct side *q, const T *lp, const T *lq, unsigned cols,
-                       double top_p, struct pair_state *m) {
+                       bool aligned, double top_p, struct pair_state *m) {
+    enum { HALF = KEYS / 2 };
     double bp = 0, bq = 0;
     unsigned sp = reach(m->mass[0], top_p, &bp, &m->b);
     __syncthreads();
     unsigned sq = reach(m->mass[1], top_p, &bq, &m->b);
-    last_column(p, lp, cols, sp, bp, top_p, m);
-    last_column(q, lq, cols, sq, bq, top_p, m);
+    __syncthreads();
+    if (threadIdx.x == 0) m->b.n = m->b.stashed = 0;
+    __syncthreads();
+    each(
+        lp, lq, cols, aligned,
+        [&](float x, float y, unsigned c) {
+            if (step_of(*p, x) == sp) {
+                unsigned at = atomicAdd(&m->b.n, 1u);
+                if (at < HALF) m->key[at] = composite(x, c);
+            }
+            if (step_of(*q, y) == sq) {
+                unsigned at = atomicAdd(&m->b.stashed, 1u);
+                if (at < HALF) m->key[HALF + at] = composite(y, c);
+            }
+        },
+        [] {});
+    __syncthreads();
+    unsigned np = m->b.n, nq = m->b.stashed;
+    __syncthreads();
+    if (np <= HALF) by_order(p, m->key, np, bp, top_p, m);
+    else by_digits(p, lp, cols, sp, bp, top_p, m);
+    if (nq <= HALF) by_order(q, m->key + HALF, nq, bq, top_p, m);
+    else by_digits(q, lq, cols, sq, bq, top_p, m);
 }
 
 struct shared_sums {
@@ -273,9 +289,9 @@ __device__ void share_nuclei(struct shared_sums &t, float x, float y, unsigned c
     t.np += in_p;
     t.nq += in_q;
     t.both += in_p && in_q;
-    if (in_q) t.p_on_q.add(a);
-    if (in_p) t.q_on_p.add(b);
-    t.tv.add(fabsf((in_p ? a / (float)p.mass : 0.0f) - (in_q ? b / (float)q.mass : 0.0f)));
+    if (in_q) t.p_on_q.part += a;
+    if (in_p) t.q_on_p.part += b;
+    t.tv.part += fabsf((in_p ? a * p.inverse : 0.0f) - (in_q ? b * q.inverse : 0.0f));
 }
 
 template <typename T>
@@ -286,10 +302,13 @@ __global__ void __launch_bounds__(THREADS, 4)
     const T *lp = pl + blockIdx.x * c.ldp, *lq = ql + blockIdx.x * c.ldq;
     kld_pair_row out = {};
     struct seen a = {-INFINITY, -1e30f, 0, 0}, b = a;
-    each(lp, lq, c.cols, aligned, [&](float x, float y, unsigned i) {
-        a.add(x, i);
-        b.add(y, i);
-    });
+    each(
+        lp, lq, c.cols, aligned,
+        [&](float x, float y, unsigned i) {
+            a.add(x, i);
+            b.add(y, i);
+        },
+        [] {});
     struct side p = normalise(a, m), q = normalise(b, m);
     bool bad = !(p.max > -INFINITY && p.max < INFINITY && q.max > -INFINITY && q.max < INFINITY);
     if (bad) {
@@ -301,21 +320,39 @@ __global__ void __launch_bounds__(THREADS, 4)
     __syncthreads();
     struct sums t = {};
     float gap = (float)(p.lse - q.lse);
-    each(lp, lq, c.cols, aligned, [&](float x, float y, unsigned) {
-        diverge(t, x, y, gap, p, q);
-        atomicAdd(&m->mass[0][step_of(p, x)], fixed(prob(p, x)));
-        atomicAdd(&m->mass[1][step_of(q, y)], fixed(prob(q, y)));
-    });
+    each(
+        lp, lq, c.cols, aligned,
+        [&](float x, float y, unsigned) {
+            float a = prob(p, x), b = prob(q, y);
+            unsigned fa = fixed(a), fb = fixed(b);
+            diverge(t, x, y, a, b, (x - y) - gap);
+            if (fa) atomicAdd(&m->mass[0][step_of(p, x)], fa);
+            if (fb) atomicAdd(&m->mass[1][step_of(q, y)], fb);
+        },
+        [&] {
+            t.kl.flush();
+            t.rev.flush();
+            t.js.flush();
+            t.tv.flush();
+        });
     out.kl = t.kl.total(&m->b);
     out.reverse_kl = t.rev.total(&m->b);
     out.js = t.js.total(&m->b);
     out.tv = t.tv.total(&m->b) / 2;
     if (__syncthreads_or(t.p_alone)) out.kl = INFINITY;
     if (__syncthreads_or(t.q_alone)) out.reverse_kl = INFINITY;
-    nuclei(&p, &q, lp, lq, c.cols, c.top_p, m);
+    nuclei(&p, &q, lp, lq, c.cols, aligned, c.top_p, m);
+    p.inverse = (float)(1 / p.mass);
+    q.inverse = (float)(1 / q.mass);
     struct shared_sums u = {};
-    each(lp, lq, c.cols, aligned,
-         [&](float x, float y, unsigned i) { share_nuclei(u, x, y, i, p, q); });
+    each(
+        lp, lq, c.cols, aligned,
+        [&](float x, float y, unsigned i) { share_nuclei(u, x, y, i, p, q); },
+        [&] {
+            u.p_on_q.flush();
+            u.q_on_p.flush();
+            u.tv.flush();
+        });
     out.top1_p = p.id;
     out.top1_q = q.id;
     out.p_on_q = u.p_on_q.total(&m->b);
