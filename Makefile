@@ -85,7 +85,7 @@ $(B)/pic/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
-$(B)/obj/%.o: %.cu Makefile
+$(B)/obj/%.o: %.cu Makefile | build/.deps.build
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
