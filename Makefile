@@ -147,13 +147,24 @@ synth: $(B)/bin/synth ## a checkpoint of SIZE (1b, 8b, 70b) and FORMAT (bf16, nv
 	@mkdir -p $(dir $(OUT))
 	$(B)/bin/synth $(SIZE) $(FORMAT) $(OUT)
 
-$(B)/bin/bench_gpu: $(B)/obj/tests/bench/bench_gpu.o $(B)/obj/tests/bench/kernels.o \
-  $(B)/obj/logits/cuda/head_kernel.o $(B)/obj/logits/cuda/pair_kernel.o $(B)/libkld.a
+# Kernels by themselves are timed where there are any.
+ifeq ($(CUDA),1)
+BENCH_OBJ  := $(patsubst %,$(B)/obj/%.o,tests/bench/kernels logits/cuda/head_kernel logits/cuda/pair_kernel)
+BENCH_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++
+endif
+$(B)/obj/tests/bench/bench.o: CPPFLAGS += -DBENCH_KERNELS=$(CUDA)
+$(B)/bin/bench: $(B)/obj/tests/bench/bench.o $(BENCH_OBJ) $(B)/libkld.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++ $(LIBS)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(BENCH_LIBS) $(LIBS)
+
+DEVICE ?= auto
+ONLY   ?=
+.PHONY: bench
+bench: $(B)/bin/bench $(CUDA_SO) ## time the operations on DEVICE (auto, cpu, cuda:N): one JSON line each
+	@$(B)/bin/bench $(DEVICE) $(ONLY)
 
 .PHONY: gpu-tests check-gpu
-gpu-tests: $(B)/bin/bench_gpu $(B)/bin/synth $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
+gpu-tests: $(B)/bin/bench $(B)/bin/synth $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
 check-gpu: gpu-tests ## the tests that need a CUDA card
 	@KLD_BIN=$(B)/bin/kld tests/run $(GPU_BIN) $(GPU_SH)
 

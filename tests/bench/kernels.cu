@@ -11,7 +11,7 @@ enum { ROWS = 2048, COLS = 154880, SAMPLES = 15 };
 
 static void check(cudaError_t e) {
     if (e == cudaSuccess) return;
-    std::fprintf(stderr, "bench_gpu: %s\n", cudaGetErrorString(e));
+    std::fprintf(stderr, "bench: %s\n", cudaGetErrorString(e));
     std::exit(1);
 }
 

@@ -1,6 +1,7 @@
-/* Times the operations of the CUDA back end on random data: one JSON line a measurement.
- * Usage: bench_gpu [name-prefix]. */
+/* Times the operations of a back end on random data: one JSON line a measurement.
+ * Usage: bench [device [name-prefix]]. */
 #include "kld/base/log.h"
+#include "kld/base/version.h"
 #include "loaders/numfmt.h"
 #include "logits/graph.h"
 #include "logits/select.h"
@@ -10,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 2048, WINDOWS = 4, ROWS = WINDOW * WINDOWS, VOCAB = 154880, HEAD_HIDDEN = 4096 };
+enum { HEAD_HIDDEN = 4096 };
+/* A card's sizes and repetitions; a processor gets what it does in seconds. */
+static size_t window = 2048, n_rows = 4 * 2048, vocab = 154880;
+static int samples = 9, repeat = 36;
 
 static const kld_backend *be;
 static kld_device *dev;
@@ -18,7 +22,7 @@ static const char *only = "";
 
 static void need(kld_status st, const kld_err *err) {
     if (st == KLD_OK) return;
-    fprintf(stderr, "bench_gpu: %s\n", err->text);
+    fprintf(stderr, "bench: %s\n", err->text);
     exit(1);
 }
 
@@ -29,19 +33,19 @@ static int by_value(const void *a, const void *b) {
 
 /* Median milliseconds of fn, each sample `inner` calls between two waits. */
 static double median_ms(void (*fn)(void *), void *arg, int inner) {
-    enum { SAMPLES = 9 };
-    double t[SAMPLES];
+    double t[9];
     kld_err err = {0};
+    if (inner > repeat) inner = repeat;
     fn(arg);
-    for (int s = 0; s < SAMPLES; s++) {
+    for (int s = 0; s < samples; s++) {
         need(be->sync(dev, &err), &err);
         double from = kld_seconds();
         for (int i = 0; i < inner; i++) fn(arg);
         need(be->sync(dev, &err), &err);
         t[s] = (kld_seconds() - from) * 1e3 / inner;
     }
-    qsort(t, SAMPLES, sizeof *t, by_value);
-    return t[SAMPLES / 2];
+    qsort(t, (size_t)samples, sizeof *t, by_value);
+    return t[samples / 2];
 }
 
 static bool wanted(const char *name) {
@@ -51,8 +55,8 @@ static bool wanted(const char *name) {
 
 static void report(const char *name, double ms, double bytes, double flops, double tokens) {
     printf("{\"name\": \"%s\", \"ms\": %.4f", name, ms);
-    if (bytes > 0) printf(", \"min_bytes\": %.0f, \"GBps\": %.1f", bytes, bytes / ms / 1e6);
-    if (flops > 0) printf(", \"TFLOPs\": %.1f", flops / ms / 1e9);
+    if (bytes > 0) printf(", \"min_bytes\": %.0f, \"GBps\": %.4g", bytes, bytes / ms / 1e6);
+    if (flops > 0) printf(", \"TFLOPs\": %.4g", flops / ms / 1e9);
     if (tokens > 0) printf(", \"tokens_per_s\": %.0f", tokens / ms * 1e3);
     printf("}\n");
     fflush(stdout);
@@ -94,7 +98,7 @@ struct body {
     kld_tensor tensor[KLD_SLOT_COUNT];
     kld_graph g;
     kld_batch b;
-    kld_span span[ROWS / KLD_CHUNK];
+    kld_span span[4 * 2048 / KLD_CHUNK];
     kld_view x;
 };
 static struct body body;
@@ -147,14 +151,14 @@ static void body_open(const kld_device_spec *spec) {
     add_slot(KLD_SLOT_UP, 12288, 4096);
     add_slot(KLD_SLOT_DOWN, 4096, 12288);
     kld_err err = {0};
-    need(kld_graph_open(&body.g, &body.m, be, dev, spec, true, WINDOW, &err), &err);
+    need(kld_graph_open(&body.g, &body.m, be, dev, spec, true, window, &err), &err);
     for (kld_slot s = KLD_SLOT_ATTN_NORM; s < KLD_SLOT_COUNT; s++)
         prepare_slot(s, body.layer.slot[s].cols == 1 ? KLD_USE_VECTOR : KLD_USE_MATRIX);
-    body.x = (kld_view){random_device((size_t)ROWS * c->hidden, 4, 1), ROWS, c->hidden, c->hidden,
+    body.x = (kld_view){random_device(n_rows * c->hidden, 4, 1), n_rows, c->hidden, c->hidden,
                         KLD_ELEM_F32};
-    body.b = (kld_batch){body.span, 0, ROWS};
-    for (size_t r = 0; r < ROWS; r += KLD_CHUNK)
-        body.span[body.b.n++] = (kld_span){r, KLD_CHUNK, r % WINDOW, r / WINDOW * WINDOW};
+    body.b = (kld_batch){body.span, 0, n_rows};
+    for (size_t r = 0; r < n_rows; r += KLD_CHUNK)
+        body.span[body.b.n++] = (kld_span){r, KLD_CHUNK, r % window, r / window * window};
 }
 
 static void run_layer(void *arg) {
@@ -209,12 +213,12 @@ static void bench_product(const char *name, kld_view x, kld_slot slot, kld_view 
     struct product p = {x, y, &body.g.w[slot], add};
     if (!wanted(name)) return;
     double ms = median_ms(run_product, &p, 10);
-    report(name, ms, 0, 2.0 * ROWS * (double)p.w->rows * (double)p.w->cols, 0);
+    report(name, ms, 0, 2.0 * (double)n_rows * (double)p.w->rows * (double)p.w->cols, 0);
 }
 
 static void bench_body(void) {
     if (!wanted("body")) return;
-    const double f32 = 4.0 * ROWS, f16 = 2.0 * ROWS;
+    const double f32 = 4.0 * (double)n_rows, f16 = 2.0 * (double)n_rows;
     kld_view rows_x = body.x;
     if (wanted("body_norm"))
         report("body_norm", median_ms(run_norm, NULL, 20), (f32 + f16) * 4096, 0, 0);
@@ -225,7 +229,7 @@ static void bench_body(void) {
         report("body_rope_q", median_ms(run_rope, NULL, 20), (f32 + f16) * 4096, 0, 0);
     if (wanted("body_attend"))
         report("body_attend", median_ms(run_attend, NULL, 20), 0,
-               4.0 * 32 * 128 * WINDOWS * (WINDOW * (WINDOW + 1.0) / 2), 0);
+               4.0 * 32 * 128 * (double)n_rows * ((double)window + 1) / 2, 0);
     bench_product("body_o", body.g.qa, KLD_SLOT_O, rows_x, true);
     bench_product("body_gate", body.g.h, KLD_SLOT_GATE, body.g.gate, false);
     if (wanted("body_gated"))
@@ -233,7 +237,7 @@ static void bench_body(void) {
     bench_product("body_down", body.g.act, KLD_SLOT_DOWN, rows_x, true);
     if (!wanted("body_qwen3_8b")) return;
     double ms = 36 * median_ms(run_layer, NULL, 36);
-    report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * ROWS, ROWS);
+    report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * (double)n_rows, (double)n_rows);
 }
 
 /* ---- head --------------------------------------------------------------------------------- */
@@ -253,50 +257,55 @@ static void run_stats(void *arg) {
     need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
 }
 
-/* The next rows' product is queued before this one's records are taken, as the engine does. */
+/* The next rows' product is queued before this one's records are taken, where calls may be open. */
 static void run_stage(void *arg) {
     struct stage *s = arg;
     kld_err err = {0};
     size_t bad, first;
-    static int open;
+    static bool open;
     need(be->norm(dev, s->x, s->norm, 1e-6, s->h, &err), &err);
     need(be->linear(dev, &body.b, s->h, s->w, s->y, false, &err), &err);
     need(be->head_begin(dev, s->y, &s->a, &err), &err);
-    if (open) need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
-    open = 1;
+    if (open || be->head_slots == 1) need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
+    open = true;
 }
 
 /* Logits with the spread of a model's: 0.12 * sqrt(512) as in the PyTorch peer. */
 static void bench_head(kld_view h, kld_view y, const kld_dev_weight *w) {
     kld_err err = {0};
-    static uint32_t labels[WINDOW];
+    static uint32_t labels[2048];
     struct stage s = {.h = h, .y = y, .w = w, .norm = &body.g.w[KLD_SLOT_ATTN_NORM]};
     s.x = body.x;
-    s.x.rows = WINDOW;
+    s.x.rows = window;
     s.a = (kld_head_args){
         .top_k = 256, .min_k = 10, .tail_samples = 16, .tail_mass = 1e-3, .labels = labels};
-    need(kld_records_alloc(&s.rec, WINDOW, 256, 16, 0, 0, &err), &err);
-    report("head_stats_and_records", median_ms(run_stats, &s, 1), 4.0 * WINDOW * VOCAB, 0, 0);
-    report("head_stage", median_ms(run_stage, &s, 10), 0, 2.0 * WINDOW * VOCAB * HEAD_HIDDEN, 0);
+    need(kld_records_alloc(&s.rec, window, 256, 16, 0, 0, &err), &err);
+    report("head_stats_and_records", median_ms(run_stats, &s, 1), 4.0 * (double)(window * vocab), 0,
+           0);
+    report("head_stage", median_ms(run_stage, &s, 10), 0,
+           2.0 * (double)(window * vocab) * HEAD_HIDDEN, 0);
     kld_records_free(&s.rec);
 }
 
 static void bench_head_gemm(void) {
-    static kld_tensor t = {
-        .name = "w", .dtype = KLD_BF16, .bytes = (uint64_t)VOCAB * HEAD_HIDDEN * 2};
-    static kld_weight w = {.format = KLD_FMT_BF16, .rows = VOCAB, .cols = HEAD_HIDDEN, .data = &t};
-    if (!wanted("gemm_head")) return;
+    const kld_tensor t = {
+        .name = "w", .dtype = KLD_BF16, .bytes = (uint64_t)vocab * HEAD_HIDDEN * 2};
+    const kld_weight w = {.format = KLD_FMT_BF16, .rows = vocab, .cols = HEAD_HIDDEN, .data = &t};
+    if (!wanted("gemm_head") && !wanted("head")) return;
     kld_err err = {0};
     kld_raw_weight raw = {.w = &w, .alpha = 1, .global = 1};
     kld_dev_weight d;
-    raw.v.data = random_device((size_t)VOCAB * HEAD_HIDDEN, 2, 0.02);
-    need(be->prepare(dev, &raw, KLD_USE_MATRIX, NULL, &d, &err), &err);
-    kld_view x = {random_device((size_t)WINDOW * HEAD_HIDDEN, 2, 1), WINDOW, HEAD_HIDDEN,
-                  HEAD_HIDDEN, KLD_ELEM_ACT};
-    kld_view y = {NULL, WINDOW, VOCAB, VOCAB, KLD_ELEM_F32};
-    need(be->alloc(dev, &y.p, (size_t)WINDOW * VOCAB * 4, &err), &err);
+    raw.v.data = random_device(vocab * HEAD_HIDDEN, 2, 0.02);
+    void *mem = NULL;
+    need(be->alloc(dev, &mem, be->weight_bytes(KLD_PRECISION_BF16, &w, KLD_USE_MATRIX) + 1, &err),
+         &err);
+    need(be->prepare(dev, &raw, KLD_USE_MATRIX, mem, &d, &err), &err);
+    kld_view x = {random_device(window * HEAD_HIDDEN, 2, 1), window, HEAD_HIDDEN, HEAD_HIDDEN,
+                  KLD_ELEM_ACT};
+    kld_view y = {NULL, window, vocab, vocab, KLD_ELEM_F32};
+    need(be->alloc(dev, &y.p, window * vocab * 4, &err), &err);
     struct product p = {x, y, &d, false};
-    double flops = 2.0 * WINDOW * VOCAB * HEAD_HIDDEN;
+    double flops = 2.0 * (double)(window * vocab) * HEAD_HIDDEN;
     report("gemm_head_f32", median_ms(run_product, &p, 5), 0, flops, 0);
     p.y.elem = KLD_ELEM_ACT;
     report("gemm_head", median_ms(run_product, &p, 5), 0, flops, 0);
@@ -304,25 +313,39 @@ static void bench_head_gemm(void) {
     be->free(dev, y.p);
 }
 
+#if BENCH_KERNELS
 static void kernel_row(const char *name, double ms, double bytes) { report(name, ms, bytes, 0, 0); }
+#endif
 
 int main(int argc, char **argv) {
     kld_err err = {0};
     kld_choice c;
-    if (argc > 1) only = argv[1];
-    need(kld_choose("cuda", &c, &err), &err);
+    need(kld_choose(argc > 1 ? argv[1] : "auto", &c, &err), &err);
+    if (argc > 2) only = argv[2];
     be = c.backend;
+    if (be->host_memory) {
+        window = n_rows = KLD_CHUNK;
+        vocab = 16384;
+        samples = 3;
+        repeat = 1;
+    }
     kld_device_spec spec = {.precision = KLD_PRECISION_BF16,
-                            .max_rows = ROWS,
-                            .max_keys = ROWS,
+                            .max_rows = n_rows,
+                            .max_keys = n_rows,
                             .head_dim = 128,
                             .kv_cols = 1024,
-                            .head_rows = WINDOW,
-                            .vocab = VOCAB,
+                            .head_rows = window,
+                            .vocab = vocab,
                             .top_k = 256,
                             .tail_samples = 16};
-    need(be->open(&dev, &spec, 0, &err), &err);
-    if (wanted("kernels")) bench_kernels(kernel_row);
+    need(be->open(&dev, &spec, c.device[0], &err), &err);
+    kld_device_identity id = {0};
+    be->identity(KLD_PRECISION_BF16, c.device[0], &id);
+    printf("{\"device\": \"%s\", \"rows\": %zu, \"vocab\": %zu, \"commit\": \"%s\"}\n", id.device,
+           n_rows, vocab, kld_commit());
+#if BENCH_KERNELS
+    if (!be->host_memory && wanted("kernels")) bench_kernels(kernel_row);
+#endif
     body_open(&spec);
     bench_body();
     bench_head_gemm();
