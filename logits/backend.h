@@ -227,9 +227,9 @@ typedef struct kld_backend {
     /* y = act(gate) * up; all ACT; y may be gate. */
     kld_status (*gated)(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                         kld_err *err);
-    /* Statistics of F32 logits, the softmax over logits.cols.  begin queues the work; what args
-     * points to must stay until the end.  Calls are ended in the order they were begun.  end fills
-     * rows [row0, row0 + logits.rows) of rec, which was allocated with k_ld = top_k (or more)
+    /* Statistics of logits, F32 or ACT, the softmax over logits.cols.  begin queues the work; what
+     * args points to must stay until the end.  Calls are ended in the order they were begun.  end
+     * fills rows [row0, row0 + logits.rows) of rec, which was allocated with k_ld = top_k (or more)
      * and zeroed.
      *  *nonfinite  rows with NaN, +Inf or nothing but -Inf; *first_bad the first such row of
      *              the call (unset when there is none)
@@ -240,7 +240,7 @@ typedef struct kld_backend {
                              kld_err *err);
     kld_status (*head_end)(kld_device *dev, kld_records *rec, size_t row0, size_t *nonfinite,
                            size_t *first_bad, kld_err *err);
-    /* Compare row r of p with row r of q, both F32 of the same shape, into host memory
+    /* Compare row r of p with row r of q, both F32 or both ACT, of one shape, into host memory
      * out[rows]; returns when they are there.  0 < top_p < 1. */
     kld_status (*pair)(kld_device *dev, kld_view p, kld_view q, double top_p, kld_pair_row *out,
                        kld_err *err);

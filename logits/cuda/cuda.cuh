@@ -61,6 +61,11 @@ kld_status cuda_status(cudaError_t e, const char *doing, kld_err *err);
 /* The batch's spans in device memory, uploaded when they differ from the last ones. */
 kld_status cuda_spans(kld_device *dev, const kld_batch *b, const kld_span **out, kld_err *err);
 
+/* What the view holds: __nv_bfloat16, or else float. */
+static inline bool cuda_is_bf16(const kld_device *dev, kld_view v) {
+    return dev->bf16 && v.elem == KLD_ELEM_ACT;
+}
+
 /* Device memory at element (r, c) of a view; size is of an element. */
 static inline void *cuda_at(kld_view v, size_t r, size_t c, size_t size) {
     return (unsigned char *)v.p + (r * v.ld + c) * size;

@@ -154,7 +154,10 @@ kld_status cuda_head_begin(kld_device *dev, kld_view logits, const kld_head_args
     c.ref_logit = (float *)(d + a->ref_logit.at);
     c.ref_tail_logit = (float *)(d + a->ref_tail_logit.at);
     s->call = c;
-    CUDA(cuda_head_launch(&c, (const float *)logits.p, dev->compute), "head statistics");
+    CUDA(cuda_is_bf16(dev, logits)
+             ? cuda_head_launch(&c, (const __nv_bfloat16 *)logits.p, dev->compute)
+             : cuda_head_launch(&c, (const float *)logits.p, dev->compute),
+         "head statistics");
     /* The results travel while the next rows are computed. */
     CUDA(cudaEventRecord(s->computed, dev->compute), "head statistics");
     CUDA(cudaStreamWaitEvent(dev->back, s->computed, 0), "head statistics");

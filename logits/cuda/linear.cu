@@ -167,7 +167,7 @@ kld_status cuda_linear(kld_device *dev, const kld_batch *b, kld_view x, const kl
                        kld_view y, bool add, kld_err *err) {
     (void)b;
     if (!y.rows) return KLD_OK;
-    bool bf16 = dev->bf16 && y.elem == KLD_ELEM_ACT;
+    bool bf16 = cuda_is_bf16(dev, y);
     /* A bias is added in FP32 and rounded once, which cuBLASLt does not do for BF16 results. */
     bool detour = bf16 && w->bias;
     struct shape s = {.n = y.cols, .k = w->cols, .ldx = x.ld, .ldy = detour ? y.cols : y.ld};

@@ -57,14 +57,10 @@ static void launch_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, do
                                                                 y.ld);
 }
 
-static bool is_bf16(const kld_device *dev, kld_view v) {
-    return dev->bf16 && v.elem == KLD_ELEM_ACT;
-}
-
 kld_status cuda_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
                      kld_err *err) {
     if (!x.rows) return KLD_OK;
-    if (is_bf16(dev, y)) launch_norm<__nv_bfloat16>(dev, x, w, eps, y);
+    if (cuda_is_bf16(dev, y)) launch_norm<__nv_bfloat16>(dev, x, w, eps, y);
     else launch_norm<float>(dev, x, w, eps, y);
     LAUNCHED("norm");
     return KLD_OK;
@@ -173,7 +169,7 @@ kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim
     a.eps = eps;
     a.cos_tab = table->cos_tab;
     a.sin_tab = table->sin_tab;
-    if (is_bf16(dev, y)) launch_rope(dev, a, b->n, (__nv_bfloat16 *)y.p);
+    if (cuda_is_bf16(dev, y)) launch_rope(dev, a, b->n, (__nv_bfloat16 *)y.p);
     else launch_rope(dev, a, b->n, (float *)y.p);
     LAUNCHED("rope");
     return KLD_OK;

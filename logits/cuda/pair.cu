@@ -12,7 +12,10 @@ kld_status cuda_pair(kld_device *dev, kld_view p, kld_view q, double top_p, kld_
     c.top_p = top_p;
     if (!p.rows) return KLD_OK;
     CUDA(cudaMallocAsync((void **)&c.out, p.rows * sizeof *out, dev->compute), "pairs");
-    cudaError_t e = cuda_pair_launch(&c, (const float *)p.p, (const float *)q.p, dev->compute);
+    typedef const __nv_bfloat16 *half;
+    cudaError_t e = cuda_is_bf16(dev, p) ? cuda_pair_launch(&c, (half)p.p, (half)q.p, dev->compute)
+                                         : cuda_pair_launch(&c, (const float *)p.p,
+                                                            (const float *)q.p, dev->compute);
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(out, c.out, p.rows * sizeof *out, cudaMemcpyDeviceToHost, dev->compute);
     cudaError_t freed = cudaFreeAsync(c.out, dev->compute);

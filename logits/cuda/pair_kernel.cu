@@ -1,178 +1,280 @@
-/* Two distributions against each other, a block a row pair, four passes over the two rows:
+/* Two distributions against each other, a block a row pair, three passes over the two rows:
  *   1  maxima, most probable ids, normalisers
- *   2  divergences, and the mass by steps of 1/64 nat below the maximum, in fixed point
- *   3  the columns of the step in which each nucleus ends, which are then sorted
- *   4  what the two nuclei share
+ *   2  divergences; the mass above the bracket in which each nucleus ends, the columns inside it
+ *   3  what the two nuclei share
+ * A sample of the row sets the bracket.  A nucleus that ends outside it, or in a bracket of too
+ * many columns, is looked for among all columns; the selection is exact either way.
+ *
  * With d = ln p - ln q every divergence is a sum of terms that are never negative, so nearly equal
  * rows lose nothing to cancellation:
- *   KL = sum p (e^-d - 1 + d)        JS = sum sqrt(pq) (h sinh h - cosh h ln cosh h), h = d / 2
- *   TV = 1/2 sum p |e^-d - 1| */
+ *   KL = sum p (e^-d - 1 + d)        reverse = sum p (1 - e^-d (1 + d))
+ *   TV = 1/2 sum p |1 - e^-d|        JS = sum p/2 (L + e^-d (L - d)),  L = ln 2 - ln(1 + e^-d)
+ * A probability is 2^(x L2E - shift) in FP32, times a factor close to 1 in FP64 that the sums get.
+ */
 #include "logits/cuda/head_row.cuh"
 #include "logits/cuda/pair.cuh"
+
+#include <cfloat>
 
 using namespace head;
 
 namespace {
 
-enum { BINS = 2048, STEPS = 64, KEYS = 2048, DIGIT = 11 };
+/* SAMPLED: one column in so many; SPREAD: standard deviations on either side of its estimate. */
+enum { BINS = 2048, DIGIT = 11, STEPS = 64, LIST = 3072, SAMPLED = 8, KEEP = 1024 };
+#define SPREAD 3.5f
 
 struct pair_state {
-    unsigned mass[2][BINS]; /* 2^31 = 1 */
-    unsigned long long key[KEYS];
+    unsigned bins[2][BINS];
+    unsigned list[2][LIST], listed[2];
+    float lo[2], hi[2];
+    unsigned best[N_WARPS];
     struct block_state b;
-    unsigned long long best[N_WARPS];
-};
-
-/* A running sum that keeps what rounding loses (Neumaier); a vector's terms are added up plainly
- * before they join it. */
-struct sum {
-    float s, lost, part;
-    __device__ void flush() {
-        float t = s + part;
-        lost += fabsf(s) >= fabsf(part) ? (s - t) + part : (part - t) + s;
-        s = t;
-        part = 0;
-    }
-    __device__ double total(struct block_state *b) const {
-        return block_sum((double)s + (double)lost, b);
-    }
 };
 
 struct side {
-    float max, shift; /* ln p = (x - max) - shift */
-    double lse;
+    float max, shift, lo, hi; /* the nucleus' last column has lo <= x <= hi */
+    double lse, fix;
     unsigned id;
-    unsigned long long last; /* composite key of the nucleus' last column */
-    double mass;             /* of the nucleus */
-    float inverse;           /* 1 / mass */
+    float last, next; /* the nucleus' last column, and the next larger logit */
+    unsigned last_id;
+    double mass; /* of the nucleus */
 };
 
-/* f(x of p, x of q, column) for this thread's columns, in ascending order; flush() after each
- * vector of them. */
-template <typename T, typename F, typename G>
-__device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f, G flush) {
+__device__ float prob(float shift, float x) { return exp_two(fmaf(x, HEAD_L2E, -shift)); }
+
+/* f(x of p, x of q, first column) for this thread's columns, some neighbours at a time. */
+template <typename T, typename F>
+__device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f) {
     enum { N = vec<T>::N };
     unsigned whole = aligned ? cols / N : 0;
-#pragma unroll 2
     for (unsigned v = threadIdx.x; v < whole; v += THREADS) {
         uint4 a = ((const uint4 *)p)[v], b = ((const uint4 *)q)[v];
+        float x[N], y[N];
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            f(element(a, i, (const T *)0), element(b, i, (const T *)0), v * N + i);
-        flush();
+        for (int i = 0; i < N; i++) {
+            x[i] = element(a, i, (const T *)0);
+            y[i] = element(b, i, (const T *)0);
+        }
+        f(x, y, v * N);
     }
     for (unsigned c = whole * N + threadIdx.x; c < cols; c += THREADS) {
-        f(value(p[c]), value(q[c]), c);
-        flush();
+        float x[1] = {value(p[c])}, y[1] = {value(q[c])};
+        f(x, y, c);
     }
 }
 
-/* Maximum and sum of one side, a thread's; the base follows the maximum lazily. */
+/* Maximum and sum of one side, a thread's: z = sum 2^(x L2E - base).  The base follows the maximum
+ * lazily. */
 struct seen {
     float max, base, z;
     unsigned id;
-    __device__ void add(float x, unsigned c) {
-        if (x > max || !(x == x)) {
-            if (!(max != max)) max = x; /* a NaN stays */
-            id = c;
-            if (x > base + 40.0f) {
-                z *= exp_two((base - x) * HEAD_L2E);
-                base = x;
+    template <int N> __device__ void add(const float (&x)[N], unsigned c) {
+        float m = x[0], part = 0;
+#pragma unroll
+        for (int i = 1; i < N; i++) m = max_nan(m, x[i]);
+        if (!(m <= max)) { /* a NaN comes in here, and stays */
+#pragma unroll
+            for (int i = N - 1; i >= 0; i--)
+                if (x[i] == m) id = c + i;
+            max = max_nan(max, m);
+            if (m * HEAD_L2E > base + 40.0f) {
+                z *= exp_two(base - m * HEAD_L2E);
+                base = m * HEAD_L2E;
             }
         }
-        z += exp_two((x - base) * HEAD_L2E);
+#pragma unroll
+        for (int i = 0; i < N; i++) part += prob(base, x[i]);
+        z += part;
     }
 };
 
-__device__ struct side normalise(struct seen t, struct pair_state *m) {
+__device__ struct side normalise(const struct seen &t, struct pair_state *m) {
     struct side s = {};
     s.max = block_max(t.max, &m->b);
     if (!(s.max > -INFINITY && s.max < INFINITY)) return s;
     /* Of the columns that hold the maximum, the lowest. */
-    unsigned id = t.max == s.max ? t.id : 0xffffffffu;
-    id = __reduce_min_sync(0xffffffffu, id);
+    unsigned id = __reduce_min_sync(0xffffffffu, t.max == s.max ? t.id : 0xffffffffu);
     if (threadIdx.x % 32 == 0) m->best[threadIdx.x / 32] = id;
-    double z = block_sum((double)t.z * exp((double)t.base - (double)s.max), &m->b);
-    s.id = 0xffffffffu;
-    for (int i = 0; i < N_WARPS; i++) s.id = min(s.id, (unsigned)m->best[i]);
+    double top = (double)s.max * (double)HEAD_L2E; /* exponent of the maximum */
+    double z = block_sum((double)t.z * exp2((double)t.base - top), &m->b);
+    s.id = m->best[0];
+    for (int i = 1; i < N_WARPS; i++) s.id = min(s.id, m->best[i]);
     s.lse = (double)s.max + log(z);
-    s.shift = (float)log(z);
+    double shift = top + log2(z);
+    s.shift = (float)shift;
+    s.fix = exp2((double)s.shift - shift);
     return s;
 }
 
-/* sqrt.approx: relative error below 2^-22. */
-__device__ float root(float x) {
-    float y;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 struct sums {
-    struct sum kl, rev, js, tv;
+    float kl, rev, js, tv, p_above, q_above;
     bool p_alone, q_alone; /* a column that only one side holds possible */
 };
 
-__device__ float log_of(const struct side &s, float x) { return (x - s.max) - s.shift; }
-__device__ float prob(const struct side &s, float x) { return exp_two(log_of(s, x) * HEAD_L2E); }
-
-/* Where one side has no mass, or the two are far apart: by the definitions. */
+/* A column where |d| >= 1, or that one side holds impossible. */
 __device__ void far_apart(struct sums &t, float x, float y, float a, float b, float d) {
-    float m = 0.5f * (a + b), js = 0;
-    if (a > 0) js += a * logf(a / m);
-    if (b > 0) js += b * logf(b / m);
-    t.js.part += 0.5f * js;
-    t.tv.part += fabsf(a - b);
-    t.p_alone |= x > -INFINITY && y == -INFINITY;
-    t.q_alone |= y > -INFINITY && x == -INFINITY;
-    if (x == -INFINITY || y == -INFINITY) { /* the rest of b - a + a d, or of its mirror */
-        t.kl.part += b;
-        t.rev.part += a;
+    if (!(fabsf(d) < INFINITY)) {
+        t.p_alone |= x > -INFINITY;
+        t.q_alone |= y > -INFINITY;
+        t.rev += a;
+        t.kl += b;
+        t.tv += a + b;
+        t.js += 0.34657359f * (a + b);
         return;
     }
-    t.kl.part += b - a + a * d;
-    t.rev.part += a - b - b * d;
+    float g = d < 0 ? b : a, e;
+    d = fabsf(d);
+    e = exp_two(-d * HEAD_L2E);
+    float down = g * (e - 1 + d), up = g * (1 - e * (1 + d)), l = -__logf(0.5f + 0.5f * e);
+    t.kl += g == b ? up : down;
+    t.rev += g == b ? down : up;
+    t.tv += g * (1 - e);
+    t.js += 0.5f * g * (l + e * (l - d));
 }
 
-__device__ void diverge(struct sums &t, float x, float y, float a, float b, float d) {
-    if (!(fabsf(d) < 0.5f)) {
-        far_apart(t, x, y, a, b, d);
-        return;
+/* The terms of a column with |d| < 1, by polynomials interpolated at Chebyshev's points:
+ * k = (e^-d - 1 + d) / d^2 to 1.3e-7 of its value, and JS over d (p - q), an even function, to
+ * 6e-8. */
+__device__ void close_by(struct sums &t, float a, float d) {
+    float u = d * d, k = fmaf(d, 2.53586440e-5f, -2.03292017e-4f);
+    float j = fmaf(u, -1.24511271e-5f, 2.59506574e-4f);
+    k = fmaf(d, k, 1.38853944e-3f);
+    j = fmaf(u, j, -5.20815421e-3f);
+    k = fmaf(d, k, -8.33088439e-3f);
+    j = fmaf(u, j, 0.125f);
+    k = fmaf(d, k, 4.16667350e-2f);
+    k = fmaf(d, k, -1.66666970e-1f);
+    k = fmaf(d, k, 0.5f);
+    float w = fmaf(-d, k, 1.0f), e = d * w, ad = a * d; /* e = 1 - e^-d */
+    t.kl = fmaf(ad * d, k, t.kl);
+    t.rev = fmaf(ad * d, w - k, t.rev);
+    t.js = fmaf(ad * e, j, t.js);
+    t.tv = fmaf(a, fabsf(e), t.tv);
+}
+
+/* Pass 2 over some neighbours; what is rare is done afterwards, out of memory again. */
+template <typename T, int N>
+__device__ void diverge(struct sums &t, const float (&x)[N], const float (&y)[N], unsigned c,
+                        const T *lp, const T *lq, const struct side &p, const struct side &q,
+                        float gap, struct pair_state *m) {
+    struct sums v = {};
+    unsigned far = 0, ends = 0; /* a bit a column; in `ends` one of p, then one of q */
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float d = (x[i] - y[i]) - gap, a = prob(p.shift, x[i]), b = prob(q.shift, y[i]);
+        bool near = fabsf(d) < 1.0f;
+        if (!near) far += 1u << i;
+        close_by(v, a, near ? d : 0.0f);
+        if (x[i] > p.hi) v.p_above += a;
+        if (x[i] >= p.lo && !(x[i] > p.hi)) ends += 1u << 2 * i;
+        if (y[i] > q.hi) v.q_above += b;
+        if (y[i] >= q.lo && !(y[i] > q.hi)) ends += 2u << 2 * i;
     }
-    /* cosh d - 1 and sinh d - d; e^-d - 1 + d is their difference, e^d - 1 - d their sum. */
-    float u = d * d;
-    float even = u * fmaf(u, fmaf(u, fmaf(u, 1.0f / 40320, 1.0f / 720), 1.0f / 24), 0.5f);
-    float odd = d * u * fmaf(u, fmaf(u, 1.0f / 5040, 1.0f / 120), 1.0f / 6);
-    t.kl.part = fmaf(a, even - odd, t.kl.part);
-    t.rev.part = fmaf(b, even + odd, t.rev.part);
-    t.tv.part = fmaf(a, fabsf(even - odd - d), t.tv.part);
-    u *= 0.25f;
-    t.js.part =
-        fmaf(root(a * b) * u, fmaf(u * u, fmaf(u, -1.0f / 720, 1.0f / 144), 0.5f), t.js.part);
+    for (; far; far &= far - 1) {
+        unsigned at = c + __ffs(far) - 1;
+        float xf = value(lp[at]), yf = value(lq[at]);
+        far_apart(v, xf, yf, prob(p.shift, xf), prob(q.shift, yf), (xf - yf) - gap);
+    }
+    for (; ends; ends &= ends - 1) {
+        unsigned bit = __ffs(ends) - 1, at = atomicAdd(&m->listed[bit & 1], 1u);
+        if (at < LIST) m->list[bit & 1][at] = c + bit / 2;
+    }
+    t.kl += v.kl;
+    t.rev += v.rev;
+    t.js += v.js;
+    t.tv += v.tv;
+    t.p_above += v.p_above;
+    t.q_above += v.q_above;
+    t.p_alone |= v.p_alone;
+    t.q_alone |= v.q_alone;
 }
 
-/* Adding 2^23 leaves the nearest whole number in the low bits. */
-__device__ unsigned step_of(const struct side &s, float x) {
-    float n = fminf((s.max - x) * STEPS, (float)(BINS - 1));
-    return __float_as_uint(n + 8388608.0f) - 0x4b000000u;
+/* Counts of sampled columns by their distance from the maximum; adding 2^23 leaves the nearest
+ * whole number in the low bits. */
+template <typename T> __device__ void sample(unsigned *bins, const T *l, unsigned cols, float max) {
+    for (unsigned i = threadIdx.x; i < cols / SAMPLED; i += THREADS) {
+        float n = (max - value(l[i / 32 * (32 * SAMPLED) + i % 32])) * STEPS;
+        n = fminf(n, (float)(BINS - 1)) + 8388608.0f;
+        atomicAdd(&bins[__float_as_uint(n) - 0x4b000000u], 1u);
+    }
 }
 
-__device__ unsigned fixed(float p) { return __float2uint_rn(p * 2147483648.0f); }
-__device__ unsigned long long composite(float x, unsigned c) {
-    return (unsigned long long)order_key(x) << 32 | c;
+/* By one warp: between which logits the nucleus ends, if the sample is fair.  `need` is the mass
+ * outside the nucleus relative to the most probable column's.  KEEP columns from the top are always
+ * inside: a sample says little about those few that may have most of the mass. */
+__device__ void bracket(const unsigned *bins, float top, float need, float *lo, float *hi) {
+    enum { PER = BINS / 32 };
+    int lane = threadIdx.x % 32, last = BINS - 1 - lane * PER;
+    float mass = 0, var = 0;
+    unsigned own = 0;
+    for (int k = last; k > last - PER; k--) {
+        float w = exp_two((float)-k * (HEAD_L2E / STEPS)), n = (float)bins[k];
+        mass += n * w;
+        var += n * w * w;
+        own += bins[k];
+    }
+    double incl;
+    mass = (float)lanes_before((double)mass, &incl);
+    var = (float)lanes_before((double)var, &incl);
+    unsigned above = (unsigned)lanes_before((double)own, &incl);
+    above = (unsigned)__shfl_sync(0xffffffffu, incl, 31) - above; /* of this step and up */
+    unsigned low = BINS, rank = BINS, high = 0;
+    for (int k = last; k > last - PER; k--) { /* from here on: what is below step k's upper edge */
+        float w = exp_two((float)-k * (HEAD_L2E / STEPS)), n = (float)bins[k];
+        mass += n * w;
+        var += n * w * w;
+        above -= bins[k];
+        float part = SAMPLED * mass, doubt = SAMPLED * SPREAD * sqrtf(var) + 0.01f * part;
+        if (part + doubt <= need) low = k;
+        if (above * SAMPLED >= KEEP || k == BINS - 1) rank = k;
+        if (above * SAMPLED >= KEEP / 2 && part - doubt >= need) high = max(high, k + 1u);
+    }
+    low = max(__reduce_min_sync(0xffffffffu, low), __reduce_min_sync(0xffffffffu, rank));
+    high = __reduce_max_sync(0xffffffffu, high);
+    if (lane) return;
+    *lo = low < BINS ? top - ((float)low - 0.5f) / STEPS : -FLT_MAX;
+    *hi = high ? top - ((float)high - 1.5f) / STEPS : INFINITY;
 }
 
-/* The bin at which the running mass reaches `target`, and the mass before it. */
-__device__ unsigned reach(const unsigned *mass, double target, double *before,
+template <typename T>
+__device__ void brackets(struct side *p, struct side *q, const T *lp, const T *lq, unsigned cols,
+                         double top_p, struct pair_state *m) {
+    for (unsigned i = threadIdx.x; i < 2 * BINS; i += THREADS) (&m->bins[0][0])[i] = 0;
+    if (threadIdx.x < 2) {
+        m->listed[threadIdx.x] = 0;
+        m->lo[threadIdx.x] = -FLT_MAX;
+        m->hi[threadIdx.x] = INFINITY;
+    }
+    __syncthreads();
+    if (cols > LIST) {
+        sample(m->bins[0], lp, cols, p->max);
+        sample(m->bins[1], lq, cols, q->max);
+        __syncthreads();
+        unsigned w = threadIdx.x / 32;
+        const struct side *s = w ? q : p;
+        float need = (float)((1 - top_p) * exp(s->lse - (double)s->max));
+        if (w < 2) bracket(m->bins[w], s->max, need, &m->lo[w], &m->hi[w]);
+        __syncthreads();
+    }
+    p->lo = m->lo[0];
+    p->hi = m->hi[0];
+    q->lo = m->lo[1];
+    q->hi = m->hi[1];
+}
+
+/* The bin at which the running mass reaches `target`, and the mass before it; when it does not,
+ * the last bin with anything, and *before = INFINITY. */
+__device__ unsigned reach(const unsigned *bins, double target, double *before,
                           struct block_state *b) {
     enum { PER = BINS / THREADS };
     double own = 0;
-    for (int i = 0; i < PER; i++) own += (double)mass[threadIdx.x * PER + i];
-    double run = threads_before(own, b) * 0x1p-31 + *before;
+    for (int i = 0; i < PER; i++) own += (double)bins[threadIdx.x * PER + i];
+    double run = threads_before(own, b) * 0x1p-31 + *before, at = 0;
     unsigned found = BINS, some = 0;
-    double at = 0;
     for (int i = 0; i < PER; i++) {
         unsigned k = threadIdx.x * PER + i;
-        double m = (double)mass[k] * 0x1p-31;
+        double m = (double)bins[k] * 0x1p-31;
         if (m > 0) some = k + 1;
         if (found == BINS && m > 0 && run + m >= target) {
             found = k;
@@ -181,17 +283,18 @@ __device__ unsigned reach(const unsigned *mass, double target, double *before,
         run += m;
     }
     __syncthreads();
-    if (threadIdx.x == 0) b->n = BINS;
-    if (threadIdx.x == 0) b->stashed = 0;
+    if (threadIdx.x == 0) {
+        b->n = BINS;
+        b->stashed = 0;
+    }
     __syncthreads();
     atomicMin(&b->n, found);
     atomicMax(&b->stashed, some);
     __syncthreads();
     unsigned k = b->n;
-    if (k == BINS) { /* rounding left it short: the last bin with anything */
-        k = b->stashed ? b->stashed - 1 : 0;
-        *before = 2; /* whatever it holds belongs */
-        return k;
+    if (k == BINS) {
+        *before = INFINITY;
+        return b->stashed ? b->stashed - 1 : 0;
     }
     if (found == k) b->mass = at;
     __syncthreads();
@@ -199,99 +302,123 @@ __device__ unsigned reach(const unsigned *mass, double target, double *before,
     return k;
 }
 
-/* The last column of the nucleus, digit by digit of the keys of one step's columns: for steps of
- * more columns than can be sorted. */
+/* Ascending = larger logits first; BF16 needs the upper half alone. */
+__device__ unsigned rank_of(float x, const float *) { return order_key(x); }
+__device__ unsigned rank_of(float x, const __nv_bfloat16 *) { return order_key(x) >> 16; }
+__device__ float of_rank(unsigned k, const float *) { return key_value(k); }
+__device__ float of_rank(unsigned k, const __nv_bfloat16 *) {
+    return __uint_as_float(__float_as_uint(key_value(k << 16)) & 0xffff0000u);
+}
+
+/* The nucleus' last column among the n of `list` (NULL: among the row's), digit by digit of rank
+ * and id, with `before` the mass above them.  Masses are fixed point: their order is free.  False:
+ * the mass of all of them does not reach top_p; then it is the last with any. */
 template <typename T>
-__device__ void by_digits(struct side *s, const T *l, unsigned cols, unsigned step, double before,
-                          double target, struct pair_state *m) {
+__device__ __noinline__ bool find_last(struct side *s, const T *l, unsigned cols,
+                                       const unsigned *list, unsigned n, double before,
+                                       double top_p, struct pair_state *m) {
+    const T *kind = NULL;
+    int ids = 32 - __clz(cols);
+    unsigned base = rank_of(list ? fminf(s->hi, s->max) : s->max, kind);
+    int left = ids + 32 - __clz(rank_of(list ? s->lo : -FLT_MAX, kind) - base);
+    float fix = (float)s->fix;
     unsigned long long prefix = 0;
-    bool all = before > 1;
-    for (int shift = 64 - DIGIT; shift > -DIGIT; shift -= DIGIT) {
-        int low = max(shift, 0), bits = DIGIT + min(shift, 0);
-        unsigned long long above = low + bits >= 64 ? 0 : ~0ull << (low + bits);
-        for (unsigned i = threadIdx.x; i < BINS; i += THREADS) m->mass[0][i] = 0;
+    for (int low; left > 0; left = low) {
+        low = max(left - DIGIT, 0);
+        for (unsigned i = threadIdx.x; i < BINS; i += THREADS) m->bins[0][i] = 0;
         __syncthreads();
-        for (unsigned c = threadIdx.x; c < cols; c += THREADS) {
-            float x = value(l[c]);
-            unsigned long long k = composite(x, c);
-            if (step_of(*s, x) != step || (k & above) != prefix) continue;
-            atomicAdd(&m->mass[0][k >> low & ((1u << bits) - 1)], max(1u, fixed(prob(*s, x))));
+        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
+            unsigned c = list ? list[i] : i;
+            float x = value(l[c]), w = prob(s->shift, x) * fix;
+            unsigned long long k = (unsigned long long)(rank_of(x, kind) - base) << ids | c;
+            if (k >> left != prefix || !(w > 0)) continue;
+            atomicAdd(&m->bins[0][k >> low & ((1u << (left - low)) - 1)],
+                      max(1u, __float2uint_rn(w * 2147483648.0f)));
         }
         __syncthreads();
-        unsigned digit = reach(m->mass[0], all ? 3.0 : target, &before, &m->b);
-        prefix |= (unsigned long long)digit << low;
+        unsigned digit = reach(m->bins[0], before < 2 ? top_p : INFINITY, &before, &m->b);
+        prefix = prefix << (left - low) | digit;
         __syncthreads();
     }
-    s->last = prefix;
-    s->mass = all ? 1.0 : before + (double)prob(*s, key_value((unsigned)(prefix >> 32)));
+    s->last_id = (unsigned)prefix & ((1u << ids) - 1);
+    s->last = of_rank(base + (unsigned)(prefix >> ids), kind);
+    s->next = nextafterf(s->last, INFINITY);
+    s->mass = before < 2 ? before + (double)prob(s->shift, s->last) * s->fix : 1.0;
+    return before < 2;
 }
 
-/* The same by sorting: key holds the step's n columns. */
-__device__ void by_order(struct side *s, unsigned long long *key, unsigned n, double before,
-                         double target, struct pair_state *m) {
-    bool all = before > 1;
-    sort_keys(key, n);
-    for (unsigned i = threadIdx.x; i < BINS; i += THREADS)
-        m->mass[0][i] = i < n ? fixed(prob(*s, key_value((unsigned)(key[i] >> 32)))) : 0;
-    __syncthreads();
-    unsigned i = reach(m->mass[0], all ? 3.0 : target, &before, &m->b);
-    s->last = key[min(i, max(n, 1u) - 1)];
-    s->mass = all ? 1.0 : before + (double)prob(*s, key_value((unsigned)(s->last >> 32)));
-    __syncthreads();
-}
-
-/* The last column of either nucleus. */
 template <typename T>
-__device__ void nuclei(struct side *p, struct side *q, const T *lp, const T *lq, unsigned cols,
-                       bool aligned, double top_p, struct pair_state *m) {
-    enum { HALF = KEYS / 2 };
-    double bp = 0, bq = 0;
-    unsigned sp = reach(m->mass[0], top_p, &bp, &m->b);
-    __syncthreads();
-    unsigned sq = reach(m->mass[1], top_p, &bq, &m->b);
-    __syncthreads();
-    if (threadIdx.x == 0) m->b.n = m->b.stashed = 0;
-    __syncthreads();
-    each(
-        lp, lq, cols, aligned,
-        [&](float x, float y, unsigned c) {
-            if (step_of(*p, x) == sp) {
-                unsigned at = atomicAdd(&m->b.n, 1u);
-                if (at < HALF) m->key[at] = composite(x, c);
-            }
-            if (step_of(*q, y) == sq) {
-                unsigned at = atomicAdd(&m->b.stashed, 1u);
-                if (at < HALF) m->key[HALF + at] = composite(y, c);
-            }
-        },
-        [] {});
-    __syncthreads();
-    unsigned np = m->b.n, nq = m->b.stashed;
-    __syncthreads();
-    if (np <= HALF) by_order(p, m->key, np, bp, top_p, m);
-    else by_digits(p, lp, cols, sp, bp, top_p, m);
-    if (nq <= HALF) by_order(q, m->key + HALF, nq, bq, top_p, m);
-    else by_digits(q, lq, cols, sq, bq, top_p, m);
+__device__ void nucleus(struct side *s, const T *l, unsigned cols, int which, double above,
+                        double top_p, struct pair_state *m) {
+    unsigned n = m->listed[which];
+    if (n <= LIST && above < top_p &&
+        (find_last(s, l, cols, m->list[which], n, above, top_p, m) || s->lo == -FLT_MAX))
+        return;
+    find_last(s, l, cols, (const unsigned *)NULL, cols, 0.0, top_p, m);
 }
 
 struct shared_sums {
-    struct sum p_on_q, q_on_p, tv;
+    float p_on_q, q_on_p, tv; /* of the renormalised nuclei's probabilities */
     unsigned np, nq, both;
 };
 
-__device__ void share_nuclei(struct shared_sums &t, float x, float y, unsigned c,
-                             const struct side &p, const struct side &q) {
-    bool in_p = composite(x, c) <= p.last, in_q = composite(y, c) <= q.last;
-    if (!in_p && !in_q) return;
-    float a = prob(p, x), b = prob(q, y);
-    in_p = in_p && a > 0;
-    in_q = in_q && b > 0;
-    t.np += in_p;
-    t.nq += in_q;
-    t.both += in_p && in_q;
-    if (in_q) t.p_on_q.part += a;
-    if (in_p) t.q_on_p.part += b;
-    t.tv.part += fabsf((in_p ? a * p.inverse : 0.0f) - (in_q ? b * q.inverse : 0.0f));
+/* What columns from c on must reach to be in the nucleus. */
+__device__ float least(const struct side &s, unsigned c) {
+    return c <= s.last_id ? s.last : s.next;
+}
+
+/* Pass 3; `sp`, `sq` are the shifts of the distributions renormalised to their nuclei. */
+template <typename T, int N>
+__device__ void share_nuclei(struct shared_sums &t, const float (&x)[N], const float (&y)[N],
+                             unsigned c, const T *lp, const T *lq, const struct side &p,
+                             const struct side &q, float sp, float sq) {
+    float mx = x[0], my = y[0];
+#pragma unroll
+    for (int i = 1; i < N; i++) {
+        mx = fmaxf(mx, x[i]);
+        my = fmaxf(my, y[i]);
+    }
+    if (mx < p.last && my < q.last) return;
+    if (N > 1 && (p.last_id - c < N || q.last_id - c < N)) { /* ties end here */
+#pragma unroll 1
+        for (unsigned i = c; i < c + N; i++) {
+            float xi[1] = {value(lp[i])}, yi[1] = {value(lq[i])};
+            share_nuclei(t, xi, yi, i, lp, lq, p, q, sp, sq);
+        }
+        return;
+    }
+    float p_from = least(p, c), q_from = least(q, c), p_on_q = 0, q_on_p = 0, tv = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float a = prob(sp, x[i]), b = prob(sq, y[i]);
+        bool ip = x[i] >= p_from, iq = y[i] >= q_from;
+        t.np += ip;
+        t.nq += iq;
+        t.both += ip && iq;
+        p_on_q += iq ? a : 0.0f;
+        q_on_p += ip ? b : 0.0f;
+        tv += fabsf((ip ? a : 0.0f) - (iq ? b : 0.0f));
+    }
+    t.p_on_q += p_on_q;
+    t.q_on_p += q_on_p;
+    t.tv += tv;
+}
+
+/* Pass 3 and what comes out of it. */
+template <typename T>
+__device__ void overlap(kld_pair_row *out, const struct side &p, const struct side &q, const T *lp,
+                        const T *lq, unsigned cols, bool aligned, struct pair_state *m) {
+    struct shared_sums u = {};
+    float sp = (float)((double)p.shift + log2(p.mass)),
+          sq = (float)((double)q.shift + log2(q.mass));
+    each(lp, lq, cols, aligned,
+         [&](auto &x, auto &y, unsigned c) { share_nuclei(u, x, y, c, lp, lq, p, q, sp, sq); });
+    out->p_on_q = block_sum((double)u.p_on_q, &m->b) * p.fix * exp2((double)sp - (double)p.shift);
+    out->q_on_p = block_sum((double)u.q_on_p, &m->b) * q.fix * exp2((double)sq - (double)q.shift);
+    out->nucleus_tv = block_sum((double)u.tv, &m->b) / 2;
+    out->nucleus_p = (unsigned)block_sum((double)u.np, &m->b);
+    out->nucleus_q = (unsigned)block_sum((double)u.nq, &m->b);
+    out->nucleus_both = (unsigned)block_sum((double)u.both, &m->b);
 }
 
 template <typename T>
@@ -302,65 +429,34 @@ __global__ void __launch_bounds__(THREADS, 4)
     const T *lp = pl + blockIdx.x * c.ldp, *lq = ql + blockIdx.x * c.ldq;
     kld_pair_row out = {};
     struct seen a = {-INFINITY, -1e30f, 0, 0}, b = a;
-    each(
-        lp, lq, c.cols, aligned,
-        [&](float x, float y, unsigned i) {
-            a.add(x, i);
-            b.add(y, i);
-        },
-        [] {});
+    each(lp, lq, c.cols, aligned, [&](auto &x, auto &y, unsigned at) {
+        a.add(x, at);
+        b.add(y, at);
+    });
     struct side p = normalise(a, m), q = normalise(b, m);
-    bool bad = !(p.max > -INFINITY && p.max < INFINITY && q.max > -INFINITY && q.max < INFINITY);
-    if (bad) {
+    if (!(p.max > -INFINITY && p.max < INFINITY && q.max > -INFINITY && q.max < INFINITY)) {
         out.kl = out.reverse_kl = out.js = out.tv = out.p_on_q = out.q_on_p = out.nucleus_tv = NAN;
         if (threadIdx.x == 0) c.out[blockIdx.x] = out;
         return;
     }
-    for (unsigned i = threadIdx.x; i < 2 * BINS; i += THREADS) (&m->mass[0][0])[i] = 0;
-    __syncthreads();
+    brackets(&p, &q, lp, lq, c.cols, c.top_p, m);
     struct sums t = {};
     float gap = (float)(p.lse - q.lse);
-    each(
-        lp, lq, c.cols, aligned,
-        [&](float x, float y, unsigned) {
-            float a = prob(p, x), b = prob(q, y);
-            unsigned fa = fixed(a), fb = fixed(b);
-            diverge(t, x, y, a, b, (x - y) - gap);
-            if (fa) atomicAdd(&m->mass[0][step_of(p, x)], fa);
-            if (fb) atomicAdd(&m->mass[1][step_of(q, y)], fb);
-        },
-        [&] {
-            t.kl.flush();
-            t.rev.flush();
-            t.js.flush();
-            t.tv.flush();
-        });
-    out.kl = t.kl.total(&m->b);
-    out.reverse_kl = t.rev.total(&m->b);
-    out.js = t.js.total(&m->b);
-    out.tv = t.tv.total(&m->b) / 2;
+    each(lp, lq, c.cols, aligned,
+         [&](auto &x, auto &y, unsigned at) { diverge(t, x, y, at, lp, lq, p, q, gap, m); });
+    out.kl = block_sum((double)t.kl, &m->b) * p.fix;
+    out.reverse_kl = block_sum((double)t.rev, &m->b) * p.fix;
+    out.js = block_sum((double)t.js, &m->b) * p.fix;
+    out.tv = block_sum((double)t.tv, &m->b) * p.fix / 2;
     if (__syncthreads_or(t.p_alone)) out.kl = INFINITY;
     if (__syncthreads_or(t.q_alone)) out.reverse_kl = INFINITY;
-    nuclei(&p, &q, lp, lq, c.cols, aligned, c.top_p, m);
-    p.inverse = (float)(1 / p.mass);
-    q.inverse = (float)(1 / q.mass);
-    struct shared_sums u = {};
-    each(
-        lp, lq, c.cols, aligned,
-        [&](float x, float y, unsigned i) { share_nuclei(u, x, y, i, p, q); },
-        [&] {
-            u.p_on_q.flush();
-            u.q_on_p.flush();
-            u.tv.flush();
-        });
+    double above = block_sum((double)t.p_above, &m->b) * p.fix;
+    nucleus(&p, lp, c.cols, 0, above, c.top_p, m);
+    above = block_sum((double)t.q_above, &m->b) * q.fix;
+    nucleus(&q, lq, c.cols, 1, above, c.top_p, m);
     out.top1_p = p.id;
     out.top1_q = q.id;
-    out.p_on_q = u.p_on_q.total(&m->b);
-    out.q_on_p = u.q_on_p.total(&m->b);
-    out.nucleus_tv = u.tv.total(&m->b) / 2;
-    out.nucleus_p = (unsigned)block_sum((double)u.np, &m->b);
-    out.nucleus_q = (unsigned)block_sum((double)u.nq, &m->b);
-    out.nucleus_both = (unsigned)block_sum((double)u.both, &m->b);
+    overlap(&out, p, q, lp, lq, c.cols, aligned, m);
     if (threadIdx.x == 0) c.out[blockIdx.x] = out;
 }
 

@@ -35,6 +35,8 @@ static size_t size_of(const twin *t, kld_elem e) { return is_bf16(t, e) ? 2 : 4;
 void both_push(twin *t, both *b) {
     size_t n = b->c.rows * b->c.ld, size = size_of(t, b->g.elem);
     kld_err err = {0};
+    for (size_t i = 0; size == 2 && i < n; i++)
+        b->host[i] = kld_bf16_to_f32(kld_f32_to_bf16(b->host[i]));
     memcpy(b->c.p, b->host, n * sizeof *b->host);
     unsigned char *raw = malloc(n * size + 2 * GUARD);
     assert_non_null(raw);
@@ -58,7 +60,6 @@ both both_random(twin *t, size_t rows, size_t cols, size_t ld, kld_elem elem, do
     assert_true(b.host && b.c.p);
     for (size_t i = 0; i < n; i++) {
         float v = (float)(scale * rnd_normal(seed));
-        if (is_bf16(t, elem)) v = kld_bf16_to_f32(kld_f32_to_bf16(v));
         b.host[i] = i % ld < cols ? v : NAN;
     }
     need(t->gpu->alloc(t->g, &b.block, n * size_of(t, elem) + 2 * GUARD, &err), &err, "alloc");

@@ -26,7 +26,8 @@ typedef struct both {
 /* Random normal values (rounded to BF16 for ACT in a BF16 run) times `scale`. */
 both both_random(twin *t, size_t rows, size_t cols, size_t ld, kld_elem elem, double scale,
                  uint64_t *seed);
-/* Copy b->host to both sides again, after the test changed it. */
+/* Copy b->host to both sides again, after the test changed it; rounded first where BF16 is what
+ * the GPU holds. */
 void both_push(twin *t, both *b);
 /* What the GPU holds now, as FP32 [rows][ld]; free() it. */
 float *both_pull(twin *t, const both *b);

@@ -34,10 +34,11 @@ static void fill(both *l, enum kind kind, uint64_t *seed) {
     }
 }
 
-static void rig_open(rig *g, size_t rows, size_t vocab, size_t pad, size_t k, size_t m,
-                     size_t ref_ld, size_t ref_m, uint64_t *seed) {
+static void rig_open(rig *g, size_t rows, size_t vocab, size_t pad, kld_elem elem, size_t k,
+                     size_t m, size_t ref_ld, size_t ref_m, uint64_t *seed) {
     memset(g, 0, sizeof *g);
-    const kld_device_spec spec = {.precision = KLD_PRECISION_FP32,
+    const kld_device_spec spec = {.precision = elem == KLD_ELEM_ACT ? KLD_PRECISION_BF16
+                                                                    : KLD_PRECISION_FP32,
                                   .max_rows = 1024,
                                   .max_keys = 64,
                                   .kv_cols = 1,
@@ -48,7 +49,7 @@ static void rig_open(rig *g, size_t rows, size_t vocab, size_t pad, size_t k, si
                                   .ref_ld = ref_ld,
                                   .ref_m = ref_m};
     twin_open(&g->t, &spec);
-    g->l = both_random(&g->t, rows, vocab, vocab + pad, KLD_ELEM_F32, 1, seed);
+    g->l = both_random(&g->t, rows, vocab, vocab + pad, elem, 1, seed);
     g->labels = calloc(rows, 4);
     g->count = calloc(rows, 4);
     g->ids = calloc(rows * (ref_ld + 1), 4);
@@ -149,10 +150,10 @@ static size_t check_row(const rig *g, size_t r) {
     return check_draws(g, r);
 }
 
-static void rows_case(size_t rows, size_t vocab, size_t pad, size_t k, size_t m, double tail,
-                      size_t min_k, enum kind kind, uint64_t *seed) {
+static void rows_case(size_t rows, size_t vocab, size_t pad, kld_elem elem, size_t k, size_t m,
+                      double tail, size_t min_k, enum kind kind, uint64_t *seed) {
     rig g;
-    rig_open(&g, rows, vocab, pad, k, m, 9, 5, seed);
+    rig_open(&g, rows, vocab, pad, elem, k, m, 9, 5, seed);
     g.a.tail_mass = tail;
     g.a.min_k = min_k < k ? min_k : k;
     fill(&g.l, kind, seed);
@@ -184,16 +185,20 @@ static void kinds(void **state) {
     for (int kind = 0; kind < KINDS; kind++) {
         enum kind q = (enum kind)kind;
         print_message("%s\n", names[kind]);
-        rows_case(24, 151936, 0, 256, 16, 1e-3, 10, q, &seed);
-        rows_case(5, 154880, 4, 256, 16, 0, 10, q, &seed);
-        rows_case(5, 20011, 2, 64, 3, 1e-2, 1, q, &seed); /* rows are not aligned */
-        rows_case(5, 50257, 3, 10, 33, 0.5, 1, q, &seed);
-        rows_case(3, 32768, 0, 1024, 4, 1e-4, 10, q, &seed);
-        rows_case(2, 40000, 0, 4096, 4, 1e-6, 10, q, &seed);
-        rows_case(7, 1000, 0, 256, 5, 1e-3, 10, q, &seed);
-        rows_case(3, 31, 1, 40, 2, 1e-3, 40, q, &seed);
-        rows_case(2, 1, 0, 4, 2, 1e-3, 1, q, &seed);
-        rows_case(300, 4097, 0, 32, 1, 1e-2, 3, q, &seed);
+        kld_elem e = KLD_ELEM_ACT;
+        rows_case(12, 151936, 0, e, 256, 16, 1e-3, 10, q, &seed);
+        rows_case(5, 20011, 2, e, 64, 3, 1e-2, 1, q, &seed);
+        e = KLD_ELEM_F32;
+        rows_case(24, 151936, 0, e, 256, 16, 1e-3, 10, q, &seed);
+        rows_case(5, 154880, 4, e, 256, 16, 0, 10, q, &seed);
+        rows_case(5, 20011, 2, e, 64, 3, 1e-2, 1, q, &seed); /* rows are not aligned */
+        rows_case(5, 50257, 3, e, 10, 33, 0.5, 1, q, &seed);
+        rows_case(3, 32768, 0, e, 1024, 4, 1e-4, 10, q, &seed);
+        rows_case(2, 40000, 0, e, 4096, 4, 1e-6, 10, q, &seed);
+        rows_case(7, 1000, 0, e, 256, 5, 1e-3, 10, q, &seed);
+        rows_case(3, 31, 1, e, 40, 2, 1e-3, 40, q, &seed);
+        rows_case(2, 1, 0, e, 4, 2, 1e-3, 1, q, &seed);
+        rows_case(300, 4097, 0, e, 32, 1, 1e-2, 3, q, &seed);
     }
 }
 
@@ -203,7 +208,7 @@ static void not_finite(void **state) {
     uint64_t seed = 2;
     for (int v = 0; v < 2; v++) {
         rig g;
-        rig_open(&g, 6, vocabs[v], 0, 16, 3, 4, 4, &seed);
+        rig_open(&g, 6, vocabs[v], 0, KLD_ELEM_F32, 16, 3, 4, 4, &seed);
         fill(&g.l, NORMAL, &seed);
         g.l.host[1 * g.l.c.ld + 17] = NAN;
         g.l.host[2 * g.l.c.ld + vocabs[v] - 1] = INFINITY;
@@ -225,7 +230,7 @@ static void two_slots(void **state) {
     uint64_t seed = 3;
     rig g;
     kld_err err = {0};
-    rig_open(&g, 8, 30000, 0, 64, 4, 0, 0, &seed);
+    rig_open(&g, 8, 30000, 0, KLD_ELEM_F32, 64, 4, 0, 0, &seed);
     fill(&g.l, NORMAL, &seed);
     both_push(&g.t, &g.l);
     rig_run(&g);
