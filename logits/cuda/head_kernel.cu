@@ -3,6 +3,7 @@
  *   - the pass sums, keeps the vectors that reach it, and takes the maximum;
  *   - their columns are sorted, the list is cut by the tail rule, draws are taken from the rest.
  * A row that the sample misjudged (too few, too many) is done again by exact selection. */
+#define HEAD_THREADS 128
 #include "kld/base/philox.h"
 #include "logits/cuda/head_exact.cuh"
 #include "logits/cuda/head_row.cuh"
@@ -23,29 +24,28 @@ __device__ struct row_state carve(const struct layout &g, unsigned char *p) {
     s.cap = g.cap;
     s.leaves = g.leaves;
     s.width = g.width;
-    s.stash = (uint4 *)p;
-    p += g.fast ? STASH * 16 : 0;
     s.key = (unsigned long long *)p;
+    s.sampled = (unsigned *)p;
     p += g.cap * 8;
     s.left = (unsigned long long *)p;
     s.late = s.left + g.leaves;
     s.prefix = (double *)(s.late + g.leaves);
     p = (unsigned char *)(s.prefix + g.leaves);
     s.rest = (float *)p;
-    s.stash_at = (unsigned *)(s.rest + g.leaves);
+    s.stash = (unsigned *)(s.rest + g.leaves);
     return s;
 }
 
 size_t shared_bytes(const struct layout &g) {
-    return (g.fast ? STASH * 20 : 0) + g.cap * 8 + (size_t)g.leaves * (3 * 8 + 4);
+    return (g.fast ? STASH * 4 : 0) + g.cap * 8 + (size_t)g.leaves * (3 * 8 + 4);
 }
 
 /* A threshold that about `rank` of SAMPLE groups of eight sampled columns reach, and the largest
  * sampled logit.  -inf: no use. */
 enum { SAMPLE = 512, MINE = SAMPLE / THREADS };
 template <typename T>
-__device__ float threshold(const T *l, unsigned cols, unsigned rank, float *top,
-                           struct block_state *b) {
+__device__ float threshold(const T *l, unsigned cols, unsigned rank, const struct row_state &s,
+                           float *top, struct block_state *b) {
     enum { PER = 8 / vec<T>::N };
     size_t vectors = cols / vec<T>::N;
     float m[MINE], most = -INFINITY;
@@ -59,17 +59,24 @@ __device__ float threshold(const T *l, unsigned cols, unsigned rank, float *top,
                 m[g], vector_max(((const uint4 *)l)[i * vectors / (SAMPLE * PER)], (const T *)0));
         }
         most = max_nan(most, m[g]);
+        s.sampled[g * THREADS + threadIdx.x] = ~order_key(m[g]) >> 16;
     }
     *top = block_max(most, b);
-    /* Bisection over the upper half of the ordered key. */
-    unsigned t = 0;
-    for (int bit = 15; bit >= 0; bit--) {
-        unsigned c = t | 1u << bit, n = 0;
+    /* Bisection over the upper half of the ordered key, by one warp. */
+    if (threadIdx.x < 32) {
+        unsigned key[SAMPLE / 32], t = 0;
 #pragma unroll
-        for (unsigned g = 0; g < MINE; g++) n += __syncthreads_count(~order_key(m[g]) >> 16 >= c);
-        if (n >= rank) t = c;
+        for (int g = 0; g < SAMPLE / 32; g++) key[g] = s.sampled[g * 32 + threadIdx.x];
+        for (int bit = 15; bit >= 0; bit--) {
+            unsigned c = t | 1u << bit, n = 0;
+#pragma unroll
+            for (int g = 0; g < SAMPLE / 32; g++) n += key[g] >= c;
+            if (__reduce_add_sync(0xffffffffu, n) >= rank) t = c;
+        }
+        if (threadIdx.x == 0) b->n = t;
     }
-    return key_value(~(t << 16));
+    __syncthreads();
+    return key_value(~(b->n << 16));
 }
 
 /* What the columns of a leaf that are not listed weigh, in units of e^(x - max). */
@@ -80,6 +87,17 @@ struct weights {
 
 __device__ double leaf_mass(const struct row_state &s, const struct weights &w, unsigned i) {
     return (double)s.rest[i] * w.pass + (double)s.left[i] * w.left + (double)s.late[i] * w.late;
+}
+
+/* Of this thread's leaves, neighbours; with `before` the mass up to each goes to s.prefix. */
+__device__ double masses(const struct row_state &s, const struct weights &w, const double *before) {
+    enum { PER = MAX_LEAVES / THREADS };
+    double run = before ? *before : 0;
+    for (unsigned i = threadIdx.x * PER; i < min(s.leaves, (threadIdx.x + 1) * PER); i++) {
+        run += leaf_mass(s, w, i);
+        if (before) s.prefix[i] = run;
+    }
+    return run;
 }
 
 __device__ float candidate(const struct row_state &s, unsigned i) {
@@ -179,17 +197,17 @@ __device__ unsigned draw_in(const T *l, unsigned c0, unsigned end, double run, d
     return found;
 }
 
-/* The same for a leaf of aligned whole blocks: a block's vectors are read at once. */
+/* The same for a leaf of aligned whole steps: a step's vectors are read at once. */
 template <typename T>
-__device__ unsigned draw_blocks(const T *l, unsigned c0, unsigned end, double run, double target,
-                                const struct weights &w, const struct listed &z) {
+__device__ unsigned draw_steps(const T *l, unsigned c0, unsigned end, double run, double target,
+                               const struct weights &w, const struct listed &z) {
     enum { N = vec<T>::N };
     unsigned found = 0xffffffffu;
-    for (unsigned c = c0; c < end; c += BLOCK) {
-        block_vectors<T> x;
+    for (unsigned c = c0; c < end; c += step_vectors<T>::COLS) {
+        step_vectors<T> x;
         x.load(l, c);
 #pragma unroll
-        for (int j = 0; j < block_vectors<T>::N; j++)
+        for (int j = 0; j < step_vectors<T>::N; j++)
             if (draw_step<T, N>((const T *)&x.v[j], l, c + 32 * N * j, end, &run, target, w, z,
                                 &found))
                 return found;
@@ -203,7 +221,7 @@ __device__ unsigned draw_leaf(const T *l, unsigned cols, unsigned leaf, unsigned
                               double target, const struct weights &w, const struct listed &z,
                               bool aligned) {
     unsigned c0 = leaf * width, end = min(cols, c0 + width);
-    if (aligned && end - c0 == width) return draw_blocks(l, c0, end, run, target, w, z);
+    if (aligned && end - c0 == width) return draw_steps(l, c0, end, run, target, w, z);
     return draw_in(l, c0, end, run, target, w, z);
 }
 
@@ -258,7 +276,7 @@ __device__ void finish_row(const struct cuda_head_call &c, const T *l, size_t ro
     w.pass = exp2((double)base - (double)t.max * ((double)HEAD_L2E + HEAD_L2E_LACK));
     w.left = w.pass * unit;
     sort_keys(s.key, n);
-    double rest = block_sum(i < s.leaves ? leaf_mass(s, w, i) : 0.0, b), z;
+    double rest = block_sum(masses(s, w, NULL), b), z;
     unsigned count = cut_list(c, s, n, k, rest, t.max, &z, b);
     /* Sum of e^(x - max) (x - max): candidates by themselves, the rest from the pass. */
     double dot = 0;
@@ -289,8 +307,8 @@ __device__ void finish_row(const struct cuda_head_call &c, const T *l, size_t ro
             (unsigned long long)((double)(expf(candidate(s, j) - t.max) / top) * 4294967296.0));
     __syncthreads();
     w.late = (double)top / 4294967296.0;
-    double mine = i < s.leaves ? leaf_mass(s, w, i) : 0.0, before = threads_before(mine, b);
-    if (i < s.leaves) s.prefix[i] = before + mine;
+    double before = threads_before(masses(s, w, NULL), b);
+    masses(s, w, &before);
     __syncthreads();
     draw_all(c, l, row, s, w, b);
 }
@@ -303,8 +321,9 @@ __device__ bool by_sample(const T *l, unsigned cols, unsigned k, unsigned rank,
                           struct block_state *b) {
     bool clamp = false;
     for (int attempt = 0; attempt < 4; attempt++) {
-        float top, thr = threshold(l, cols, min(rank, SAMPLE / 2), &top, b);
+        float top, thr = threshold(l, cols, min(rank, SAMPLE / 2), s, &top, b);
         if (!(thr > -INFINITY && top < INFINITY)) break;
+        __syncthreads();
         for (unsigned i = threadIdx.x; i < s.leaves; i += THREADS) s.left[i] = 0;
         if (threadIdx.x == 0) b->n = b->stashed = 0;
         if (threadIdx.x == 0) b->left_dot = 0;
@@ -320,9 +339,9 @@ __device__ bool by_sample(const T *l, unsigned cols, unsigned k, unsigned rank,
         unsigned stashed = b->stashed, reached = b->n;
         bool fits = stashed <= STASH && reached <= KEPT * THREADS;
         if (fits) {
-            float higher = raise<T>(thr, k, &reached, s, b);
+            float higher = raise(l, thr, k, &reached, s, b);
             *unit = (double)exp_two(fmaf(higher, HEAD_L2E, -*base)) / 4294967296.0;
-            unstash<T>(*base, higher, s, b);
+            unstash(l, *base, higher, s, b);
             if (reached >= k && b->n <= s.cap) return true;
         }
         if (!fits || reached >= k) rank = max(1u, rank * STASH / 2 / max(stashed, reached));
@@ -334,7 +353,7 @@ __device__ bool by_sample(const T *l, unsigned cols, unsigned k, unsigned rank,
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, 8)
     head_rows(const struct cuda_head_call c, const T *logits, const struct layout g,
               unsigned rank) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -374,7 +393,7 @@ cudaError_t launch(const struct cuda_head_call *c, const T *logits, cudaStream_t
         BLOCK;
     g.leaves = (c->cols + g.width - 1) / g.width;
     g.fast = aligned && c->cols >= 16384 && k <= 1024 && k * 16 <= c->cols;
-    g.cap = k <= 1024 ? 2048 : 4096;
+    g.cap = k <= 256 ? 768 : k <= 1024 ? 2048 : 4096;
     /* k columns are expected above the sample's x-th of 8 * SAMPLE; some deviations more. */
     double x = (double)k * 8 * SAMPLE / c->cols;
     unsigned rank = (unsigned)ceil(x + 3.5 * sqrt(x) + 3);

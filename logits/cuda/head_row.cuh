@@ -10,7 +10,9 @@
 
 namespace head {
 
-enum { THREADS = 256, N_WARPS = THREADS / 32, BLOCK = 1024, MAX_LEAVES = THREADS, STASH = 1280 };
+/* Threads of a block: set by the kernel that includes this. */
+enum { THREADS = HEAD_THREADS, N_WARPS = THREADS / 32, BLOCK = 1024, MAX_LEAVES = 256 };
+enum { STASH = 2048 };
 
 /* One binary logarithm of e as FP32, what it lacks, and ln 2. */
 #define HEAD_L2E 1.44269502162933349609375f
@@ -35,9 +37,9 @@ struct row_state {
     unsigned long long *late; /* [leaves] fixed point: candidates that are not listed */
     double *prefix;           /* [leaves] */
     unsigned long long
-        *key;           /* [cap] candidates: ordered logit << 32 | id, ascending = best first */
-    uint4 *stash;       /* [STASH] vectors that hold candidates */
-    unsigned *stash_at; /* [STASH] */
+        *key;          /* [cap] candidates: ordered logit << 32 | id, ascending = best first */
+    unsigned *sampled; /* [SAMPLE], before there are candidates; shares their memory */
+    unsigned *stash;   /* [STASH] first columns of the vectors that hold candidates */
     unsigned cap, leaves, width; /* columns of a leaf, a multiple of BLOCK */
 };
 
@@ -188,9 +190,9 @@ template <bool CLAMP> __device__ static inline float share(float x, float base, 
     return p;
 }
 
-/* A lane's vectors of a whole block of columns. */
-template <typename T> struct block_vectors {
-    enum { N = BLOCK / 32 / vec<T>::N };
+/* A lane's vectors of a step of a warp: COLS columns. */
+template <typename T> struct step_vectors {
+    enum { N = 4, COLS = 32 * N * vec<T>::N };
     uint4 v[N];
     __device__ void load(const T *l, unsigned col0) {
         const uint4 *p = (const uint4 *)(l + col0) + threadIdx.x % 32;
@@ -199,15 +201,14 @@ template <typename T> struct block_vectors {
     }
 };
 
-/* A whole block of columns: sums, the maximum; candidates' vectors go to the stash. */
+/* A whole step of columns: sums, the maximum; vectors with candidates go to the stash. */
 template <typename T, bool CLAMP>
-__device__ static inline void whole_block(const block_vectors<T> &x, unsigned col0, float base,
-                                          float thr, const struct row_state &s,
-                                          struct block_state *b, float &rest, float &dot,
-                                          float &most) {
-    unsigned lane = threadIdx.x % 32;
+__device__ static inline void
+whole_step(const step_vectors<T> &x, unsigned col0, float base, float thr,
+           const struct row_state &s, struct block_state *b, float &rest, float &dot, float &most) {
+    unsigned hits = 0;
 #pragma unroll
-    for (int j = 0; j < block_vectors<T>::N; j++) {
+    for (int j = 0; j < step_vectors<T>::N; j++) {
         float m = vector_max(x.v[j], (const T *)0), sum = 0, d = 0;
         bool hit = m >= thr;
         most = max_nan(most, m);
@@ -216,26 +217,25 @@ __device__ static inline void whole_block(const block_vectors<T> &x, unsigned co
             sum += share<CLAMP>(element(x.v[j], i, (const T *)0), base, d);
         rest += hit ? 0.0f : sum;
         dot += hit ? 0.0f : d;
-        unsigned mask = __ballot_sync(0xffffffffu, hit);
-        if (mask) {
-            unsigned at = 0;
-            if (lane == 0) at = atomicAdd(&b->stashed, __popc(mask));
-            at = __shfl_sync(0xffffffffu, at, 0) + __popc(mask & ((1u << lane) - 1));
-            if (hit && at < STASH) {
-                s.stash[at] = x.v[j];
-                s.stash_at[at] = col0 + (lane + 32 * j) * vec<T>::N;
-            }
-        }
+        if (hit) hits += 1u << j;
     }
+    if (!hits) return;
+    unsigned at = atomicAdd(&b->stashed, (unsigned)__popc(hits));
+    col0 += threadIdx.x % 32 * vec<T>::N;
+#pragma unroll
+    for (int j = 0; j < step_vectors<T>::N; j++)
+        if (hits >> j & 1) {
+            if (at < STASH) s.stash[at] = col0 + 32 * vec<T>::N * j;
+            at++;
+        }
 }
 
-/* The last, partial block: a column at a time. */
+/* The last, partial step: a column at a time. */
 template <typename T>
-__device__ static inline void
-part_block(const T *l, unsigned col0, unsigned cols, float base, float thr,
-           const struct row_state &s, struct block_state *b, float &rest, float &dot, float &most) {
-    unsigned end = min(cols, col0 + BLOCK);
-    for (unsigned c = col0 + threadIdx.x % 32; c < end; c += 32) {
+__device__ static inline void part_step(const T *l, unsigned col0, unsigned cols, float base,
+                                        float thr, const struct row_state &s, struct block_state *b,
+                                        float &rest, float &dot, float &most) {
+    for (unsigned c = col0 + threadIdx.x % 32; c < cols; c += 32) {
         float x = value(l[c]), d = 0, p = share<true>(x, base, d);
         most = max_nan(most, x);
         if (x >= thr) {
@@ -247,23 +247,25 @@ part_block(const T *l, unsigned col0, unsigned cols, float base, float thr,
     }
 }
 
+/* A step is loaded and computed before the next: other warps fill the wait, and a second step in
+ * registers would spill. */
 template <typename T, bool CLAMP>
 __device__ static inline struct totals pass(const T *l, unsigned cols, float base, float thr,
                                             const struct row_state &s, struct block_state *b) {
+    enum { COLS = step_vectors<T>::COLS };
+    const unsigned whole = cols / COLS, per = s.width / COLS;
     double dot = 0;
     float most = -INFINITY;
-    unsigned whole = cols / BLOCK, per = s.width / BLOCK;
     for (unsigned leaf = threadIdx.x / 32; leaf < s.leaves; leaf += N_WARPS) {
         float rest = 0;
-        for (unsigned k = 0; k < per && (leaf * per + k) * BLOCK < cols; k++) {
-            unsigned at = leaf * per + k;
+        for (unsigned at = leaf * per; at < (leaf + 1) * per && at * COLS < cols; at++) {
             float d = 0;
             if (at < whole) {
-                block_vectors<T> x;
-                x.load(l, at * BLOCK);
-                whole_block<T, CLAMP>(x, at * BLOCK, base, thr, s, b, rest, d, most);
+                step_vectors<T> x;
+                x.load(l, at * COLS);
+                whole_step<T, CLAMP>(x, at * COLS, base, thr, s, b, rest, d, most);
             } else {
-                part_block(l, at * BLOCK, cols, base, thr, s, b, rest, d, most);
+                part_step(l, at * COLS, cols, base, thr, s, b, rest, d, most);
             }
             dot += (double)d;
         }
@@ -285,15 +287,17 @@ __device__ static inline unsigned steps_above(float x, float thr) {
  * through; *reached: in, candidates that are in s.key already; out, columns above the threshold
  * given. */
 template <typename T>
-__device__ static inline float raise(float thr, unsigned k, unsigned *reached,
+__device__ static inline float raise(const T *l, float thr, unsigned k, unsigned *reached,
                                      const struct row_state &s, struct block_state *b) {
     for (unsigned i = threadIdx.x; i < 256; i += THREADS) b->hist[i] = 0;
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < b->stashed; i += THREADS)
+    for (unsigned i = threadIdx.x; i < b->stashed; i += THREADS) {
+        uint4 v = *(const uint4 *)(l + s.stash[i]);
         for (int j = 0; j < vec<T>::N; j++) {
-            float x = element(s.stash[i], j, (const T *)0);
+            float x = element(v, j, (const T *)0);
             if (x >= thr) atomicAdd(&b->hist[steps_above(x, thr)], 1u);
         }
+    }
     for (unsigned i = threadIdx.x; i < *reached; i += THREADS)
         atomicAdd(&b->hist[steps_above(key_value((unsigned)(s.key[i] >> 32)), thr)], 1u);
     __syncthreads();
@@ -328,7 +332,7 @@ __device__ static inline long long leave(const struct row_state &s, unsigned col
  * matter. (2^24 for the products.) */
 enum { KEPT = 4 };
 template <typename T>
-__device__ static inline void unstash(float base, float thr, const struct row_state &s,
+__device__ static inline void unstash(const T *l, float base, float thr, const struct row_state &s,
                                       struct block_state *b) {
     double one = 1.0 / (double)exp_two(fmaf(thr, HEAD_L2E, -base));
     unsigned long long kept[KEPT];
@@ -342,8 +346,8 @@ __device__ static inline void unstash(float base, float thr, const struct row_st
     if (threadIdx.x == 0) b->n = 0;
     __syncthreads();
     for (unsigned i = threadIdx.x; i < b->stashed; i += THREADS) {
-        uint4 v = s.stash[i];
-        unsigned col = s.stash_at[i];
+        unsigned col = s.stash[i];
+        uint4 v = *(const uint4 *)(l + col);
         float sum = 0, dot = 0;
         for (int j = 0; j < vec<T>::N; j++) {
             float x = element(v, j, (const T *)0), d = 0;

@@ -1,7 +1,7 @@
 /* Two distributions against each other, a block a row pair, three passes over the two rows:
- *   1  maxima, most probable ids, normalisers
+ *   1  maxima, normalisers
  *   2  divergences; the mass above the bracket in which each nucleus ends, the columns inside it
- *   3  what the two nuclei share
+ *   3  what the two nuclei share, most probable ids
  * A sample of the row sets the bracket.  A nucleus that ends outside it, or in a bracket of too
  * many columns, is looked for among all columns; the selection is exact either way.
  *
@@ -11,6 +11,7 @@
  *   TV = 1/2 sum p |1 - e^-d|        JS = sum p/2 (L + e^-d (L - d)),  L = ln 2 - ln(1 + e^-d)
  * A probability is 2^(x L2E - shift) in FP32, times a factor close to 1 in FP64 that the sums get.
  */
+#define HEAD_THREADS 256
 #include "logits/cuda/head_row.cuh"
 #include "logits/cuda/pair.cuh"
 
@@ -28,14 +29,13 @@ struct pair_state {
     unsigned bins[2][BINS];
     unsigned list[2][LIST], listed[2];
     float lo[2], hi[2];
-    unsigned best[N_WARPS];
+    unsigned best[2]; /* lowest column that holds the maximum */
     struct block_state b;
 };
 
 struct side {
     float max, shift, lo, hi; /* the nucleus' last column has lo <= x <= hi */
     double lse, fix;
-    unsigned id;
     float last, next; /* the nucleus' last column, and the next larger logit */
     unsigned last_id;
     double mass; /* of the nucleus */
@@ -43,20 +43,25 @@ struct side {
 
 __device__ float prob(float shift, float x) { return exp_two(fmaf(x, HEAD_L2E, -shift)); }
 
-/* f(x of p, x of q, first column) for this thread's columns, some neighbours at a time. */
+/* f(x of p, x of q, first column) for this thread's columns, some neighbours at a time.  The warp
+ * meets after each: lanes with rare work would otherwise run on by themselves. */
 template <typename T, typename F>
 __device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f) {
     enum { N = vec<T>::N };
     unsigned whole = aligned ? cols / N : 0;
-    for (unsigned v = threadIdx.x; v < whole; v += THREADS) {
-        uint4 a = ((const uint4 *)p)[v], b = ((const uint4 *)q)[v];
-        float x[N], y[N];
+    for (unsigned v0 = 0; v0 < whole; v0 += THREADS) {
+        unsigned v = v0 + threadIdx.x;
+        if (v < whole) {
+            uint4 a = ((const uint4 *)p)[v], b = ((const uint4 *)q)[v];
+            float x[N], y[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            x[i] = element(a, i, (const T *)0);
-            y[i] = element(b, i, (const T *)0);
+            for (int i = 0; i < N; i++) {
+                x[i] = element(a, i, (const T *)0);
+                y[i] = element(b, i, (const T *)0);
+            }
+            f(x, y, v * N);
         }
-        f(x, y, v * N);
+        __syncwarp();
     }
     for (unsigned c = whole * N + threadIdx.x; c < cols; c += THREADS) {
         float x[1] = {value(p[c])}, y[1] = {value(q[c])};
@@ -68,20 +73,14 @@ __device__ void each(const T *p, const T *q, unsigned cols, bool aligned, F f) {
  * lazily. */
 struct seen {
     float max, base, z;
-    unsigned id;
-    template <int N> __device__ void add(const float (&x)[N], unsigned c) {
+    template <int N> __device__ void add(const float (&x)[N]) {
         float m = x[0], part = 0;
 #pragma unroll
         for (int i = 1; i < N; i++) m = max_nan(m, x[i]);
-        if (!(m <= max)) { /* a NaN comes in here, and stays */
-#pragma unroll
-            for (int i = N - 1; i >= 0; i--)
-                if (x[i] == m) id = c + i;
-            max = max_nan(max, m);
-            if (m * HEAD_L2E > base + 40.0f) {
-                z *= exp_two(base - m * HEAD_L2E);
-                base = m * HEAD_L2E;
-            }
+        max = max_nan(max, m);
+        if (m * HEAD_L2E > base + 40.0f) {
+            z *= exp_two(base - m * HEAD_L2E);
+            base = m * HEAD_L2E;
         }
 #pragma unroll
         for (int i = 0; i < N; i++) part += prob(base, x[i]);
@@ -93,13 +92,8 @@ __device__ struct side normalise(const struct seen &t, struct pair_state *m) {
     struct side s = {};
     s.max = block_max(t.max, &m->b);
     if (!(s.max > -INFINITY && s.max < INFINITY)) return s;
-    /* Of the columns that hold the maximum, the lowest. */
-    unsigned id = __reduce_min_sync(0xffffffffu, t.max == s.max ? t.id : 0xffffffffu);
-    if (threadIdx.x % 32 == 0) m->best[threadIdx.x / 32] = id;
     double top = (double)s.max * (double)HEAD_L2E; /* exponent of the maximum */
     double z = block_sum((double)t.z * exp2((double)t.base - top), &m->b);
-    s.id = m->best[0];
-    for (int i = 1; i < N_WARPS; i++) s.id = min(s.id, m->best[i]);
     s.lse = (double)s.max + log(z);
     double shift = top + log2(z);
     s.shift = (float)shift;
@@ -243,6 +237,7 @@ __device__ void brackets(struct side *p, struct side *q, const T *lp, const T *l
     for (unsigned i = threadIdx.x; i < 2 * BINS; i += THREADS) (&m->bins[0][0])[i] = 0;
     if (threadIdx.x < 2) {
         m->listed[threadIdx.x] = 0;
+        m->best[threadIdx.x] = 0xffffffffu;
         m->lo[threadIdx.x] = -FLT_MAX;
         m->hi[threadIdx.x] = INFINITY;
     }
@@ -371,7 +366,7 @@ __device__ float least(const struct side &s, unsigned c) {
 template <typename T, int N>
 __device__ void share_nuclei(struct shared_sums &t, const float (&x)[N], const float (&y)[N],
                              unsigned c, const T *lp, const T *lq, const struct side &p,
-                             const struct side &q, float sp, float sq) {
+                             const struct side &q, float sp, float sq, unsigned *best) {
     float mx = x[0], my = y[0];
 #pragma unroll
     for (int i = 1; i < N; i++) {
@@ -379,11 +374,14 @@ __device__ void share_nuclei(struct shared_sums &t, const float (&x)[N], const f
         my = fmaxf(my, y[i]);
     }
     if (mx < p.last && my < q.last) return;
-    if (N > 1 && (p.last_id - c < N || q.last_id - c < N)) { /* ties end here */
+    if (N == 1 && mx == p.max) atomicMin(&best[0], c);
+    if (N == 1 && my == q.max) atomicMin(&best[1], c);
+    /* Ties end here, or a maximum is here. */
+    if (N > 1 && (p.last_id - c < N || q.last_id - c < N || mx == p.max || my == q.max)) {
 #pragma unroll 1
         for (unsigned i = c; i < c + N; i++) {
             float xi[1] = {value(lp[i])}, yi[1] = {value(lq[i])};
-            share_nuclei(t, xi, yi, i, lp, lq, p, q, sp, sq);
+            share_nuclei(t, xi, yi, i, lp, lq, p, q, sp, sq, best);
         }
         return;
     }
@@ -411,14 +409,17 @@ __device__ void overlap(kld_pair_row *out, const struct side &p, const struct si
     struct shared_sums u = {};
     float sp = (float)((double)p.shift + log2(p.mass)),
           sq = (float)((double)q.shift + log2(q.mass));
-    each(lp, lq, cols, aligned,
-         [&](auto &x, auto &y, unsigned c) { share_nuclei(u, x, y, c, lp, lq, p, q, sp, sq); });
+    each(lp, lq, cols, aligned, [&](auto &x, auto &y, unsigned c) {
+        share_nuclei(u, x, y, c, lp, lq, p, q, sp, sq, m->best);
+    });
     out->p_on_q = block_sum((double)u.p_on_q, &m->b) * p.fix * exp2((double)sp - (double)p.shift);
     out->q_on_p = block_sum((double)u.q_on_p, &m->b) * q.fix * exp2((double)sq - (double)q.shift);
     out->nucleus_tv = block_sum((double)u.tv, &m->b) / 2;
     out->nucleus_p = (unsigned)block_sum((double)u.np, &m->b);
     out->nucleus_q = (unsigned)block_sum((double)u.nq, &m->b);
     out->nucleus_both = (unsigned)block_sum((double)u.both, &m->b);
+    out->top1_p = m->best[0];
+    out->top1_q = m->best[1];
 }
 
 template <typename T>
@@ -428,10 +429,10 @@ __global__ void __launch_bounds__(THREADS, 4)
     struct pair_state *m = (struct pair_state *)memory;
     const T *lp = pl + blockIdx.x * c.ldp, *lq = ql + blockIdx.x * c.ldq;
     kld_pair_row out = {};
-    struct seen a = {-INFINITY, -1e30f, 0, 0}, b = a;
-    each(lp, lq, c.cols, aligned, [&](auto &x, auto &y, unsigned at) {
-        a.add(x, at);
-        b.add(y, at);
+    struct seen a = {-INFINITY, -1e30f, 0}, b = a;
+    each(lp, lq, c.cols, aligned, [&](auto &x, auto &y, unsigned) {
+        a.add(x);
+        b.add(y);
     });
     struct side p = normalise(a, m), q = normalise(b, m);
     if (!(p.max > -INFINITY && p.max < INFINITY && q.max > -INFINITY && q.max < INFINITY)) {
@@ -454,8 +455,6 @@ __global__ void __launch_bounds__(THREADS, 4)
     nucleus(&p, lp, c.cols, 0, above, c.top_p, m);
     above = block_sum((double)t.q_above, &m->b) * q.fix;
     nucleus(&q, lq, c.cols, 1, above, c.top_p, m);
-    out.top1_p = p.id;
-    out.top1_q = q.id;
     overlap(&out, p, q, lp, lq, c.cols, aligned, m);
     if (threadIdx.x == 0) c.out[blockIdx.x] = out;
 }
