@@ -14,10 +14,9 @@ namespace head {
 enum { THREADS = HEAD_THREADS, N_WARPS = THREADS / 32, BLOCK = 1024, MAX_LEAVES = 256 };
 enum { STASH = 2048 };
 
-/* One binary logarithm of e as FP32, what it lacks, and ln 2. */
+/* One binary logarithm of e as FP32, and what it lacks. */
 #define HEAD_L2E 1.44269502162933349609375f
 #define HEAD_L2E_LACK 1.9259629911e-8
-#define HEAD_LN2 0.69314718055994530942
 
 template <typename T> struct vec;
 template <> struct vec<float> {
