@@ -163,10 +163,12 @@ ONLY   ?=
 bench: $(B)/bin/bench $(CUDA_SO) ## time the operations on DEVICE (auto, cpu, cuda:N): one JSON line each
 	@$(B)/bin/bench $(DEVICE) $(ONLY)
 
-.PHONY: gpu-tests check-gpu
+.PHONY: gpu-tests check-gpu san-gpu
 gpu-tests: $(B)/bin/bench $(B)/bin/synth $(GPU_BIN) $(B)/bin/kld build/kld $(CUDA_SO)
 check-gpu: gpu-tests ## the tests that need a CUDA card
 	@KLD_BIN=$(B)/bin/kld tests/run $(GPU_BIN) $(GPU_SH)
+san-gpu: gpu-tests ## the same under compute-sanitizer (memcheck, racecheck), with small problems
+	@tests/gpu/sanitize $(GPU_BIN)
 
 .PHONY: san
 ifeq ($(SAN),)

@@ -15,6 +15,8 @@ const kld_backend *gpu_backend(void) {
     return choice.backend;
 }
 
+size_t gpu_size(size_t full, size_t small) { return getenv("KLD_TEST_SMALL") ? small : full; }
+
 void twin_open(twin *t, const kld_device_spec *spec) {
     kld_err err = {0};
     t->cpu = kld_backend_cpu();

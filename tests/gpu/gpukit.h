@@ -8,6 +8,9 @@
 /* The CUDA back end beside the program; fails the test when it cannot be loaded. */
 const kld_backend *gpu_backend(void);
 
+/* A size of the problem: the second one under KLD_TEST_SMALL, for tools that slow a card down. */
+size_t gpu_size(size_t full, size_t small);
+
 typedef struct twin {
     const kld_backend *cpu, *gpu;
     kld_device *c, *g;
