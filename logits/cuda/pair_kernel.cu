@@ -38,7 +38,9 @@ struct side {
     double lse, fix;
     float last, next; /* the nucleus' last column, and the next larger logit */
     unsigned last_id;
-    double mass; /* of the nucleus */
+    double mass;       /* of the nucleus */
+    float inner_shift; /* as shift, of the distribution renormalised to the nucleus */
+    double inner_fix;  /* as fix */
 };
 
 __device__ float prob(float shift, float x) { return exp_two(fmaf(x, HEAD_L2E, -shift)); }
@@ -117,12 +119,13 @@ __device__ void far_apart(struct sums &t, float x, float y, float a, float b, fl
         t.js += 0.34657359f * (a + b);
         return;
     }
-    float g = d < 0 ? b : a, e;
+    bool q_larger = d < 0;
+    float g = q_larger ? b : a;
     d = fabsf(d);
-    e = exp_two(-d * HEAD_L2E);
+    float e = exp_two(-d * HEAD_L2E);
     float down = g * (e - 1 + d), up = g * (1 - e * (1 + d)), l = -__logf(0.5f + 0.5f * e);
-    t.kl += g == b ? up : down;
-    t.rev += g == b ? down : up;
+    t.kl += q_larger ? up : down;
+    t.rev += q_larger ? down : up;
     t.tv += g * (1 - e);
     t.js += 0.5f * g * (l + e * (l - d));
 }
@@ -346,14 +349,17 @@ template <typename T>
 __device__ void nucleus(struct side *s, const T *l, unsigned cols, int which, double above,
                         double top_p, struct pair_state *m) {
     unsigned n = m->listed[which];
-    if (n <= LIST && above < top_p &&
-        (find_last(s, l, cols, m->list[which], n, above, top_p, m) || s->lo == -FLT_MAX))
-        return;
-    find_last(s, l, cols, (const unsigned *)NULL, cols, 0.0, top_p, m);
+    bool found = n <= LIST && above < top_p &&
+                 (find_last(s, l, cols, m->list[which], n, above, top_p, m) || s->lo == -FLT_MAX);
+    if (!found) find_last(s, l, cols, (const unsigned *)NULL, cols, 0.0, top_p, m);
+    double less = log2(s->mass);
+    s->inner_shift = (float)((double)s->shift + less);
+    s->inner_fix = s->fix * exp2((double)s->inner_shift - (double)s->shift - less);
 }
 
 struct shared_sums {
-    float p_on_q, q_on_p, tv; /* of the renormalised nuclei's probabilities */
+    float p_on_q, q_on_p, tv; /* of the renormalised nuclei's probabilities, but for p's inner_fix
+                               * (q_on_p: q's) */
     unsigned np, nq, both;
 };
 
@@ -362,11 +368,11 @@ __device__ float least(const struct side &s, unsigned c) {
     return c <= s.last_id ? s.last : s.next;
 }
 
-/* Pass 3; `sp`, `sq` are the shifts of the distributions renormalised to their nuclei. */
+/* Pass 3; `unit` is q's inner_fix in units of p's. */
 template <typename T, int N>
 __device__ void share_nuclei(struct shared_sums &t, const float (&x)[N], const float (&y)[N],
                              unsigned c, const T *lp, const T *lq, const struct side &p,
-                             const struct side &q, float sp, float sq, unsigned *best) {
+                             const struct side &q, float unit, unsigned *best) {
     float mx = x[0], my = y[0];
 #pragma unroll
     for (int i = 1; i < N; i++) {
@@ -381,21 +387,21 @@ __device__ void share_nuclei(struct shared_sums &t, const float (&x)[N], const f
 #pragma unroll 1
         for (unsigned i = c; i < c + N; i++) {
             float xi[1] = {value(lp[i])}, yi[1] = {value(lq[i])};
-            share_nuclei(t, xi, yi, i, lp, lq, p, q, sp, sq, best);
+            share_nuclei(t, xi, yi, i, lp, lq, p, q, unit, best);
         }
         return;
     }
     float p_from = least(p, c), q_from = least(q, c), p_on_q = 0, q_on_p = 0, tv = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        float a = prob(sp, x[i]), b = prob(sq, y[i]);
+        float a = prob(p.inner_shift, x[i]), b = prob(q.inner_shift, y[i]);
         bool ip = x[i] >= p_from, iq = y[i] >= q_from;
         t.np += ip;
         t.nq += iq;
         t.both += ip && iq;
         p_on_q += iq ? a : 0.0f;
         q_on_p += ip ? b : 0.0f;
-        tv += fabsf((ip ? a : 0.0f) - (iq ? b : 0.0f));
+        tv += fabsf(fmaf(iq ? b : 0.0f, -unit, ip ? a : 0.0f));
     }
     t.p_on_q += p_on_q;
     t.q_on_p += q_on_p;
@@ -407,14 +413,13 @@ template <typename T>
 __device__ void overlap(kld_pair_row *out, const struct side &p, const struct side &q, const T *lp,
                         const T *lq, unsigned cols, bool aligned, struct pair_state *m) {
     struct shared_sums u = {};
-    float sp = (float)((double)p.shift + log2(p.mass)),
-          sq = (float)((double)q.shift + log2(q.mass));
+    float unit = (float)(q.inner_fix / p.inner_fix);
     each(lp, lq, cols, aligned, [&](auto &x, auto &y, unsigned c) {
-        share_nuclei(u, x, y, c, lp, lq, p, q, sp, sq, m->best);
+        share_nuclei(u, x, y, c, lp, lq, p, q, unit, m->best);
     });
-    out->p_on_q = block_sum((double)u.p_on_q, &m->b) * p.fix * exp2((double)sp - (double)p.shift);
-    out->q_on_p = block_sum((double)u.q_on_p, &m->b) * q.fix * exp2((double)sq - (double)q.shift);
-    out->nucleus_tv = block_sum((double)u.tv, &m->b) / 2;
+    out->p_on_q = block_sum((double)u.p_on_q, &m->b) * p.inner_fix * p.mass;
+    out->q_on_p = block_sum((double)u.q_on_p, &m->b) * q.inner_fix * q.mass;
+    out->nucleus_tv = block_sum((double)u.tv, &m->b) * p.inner_fix / 2;
     out->nucleus_p = (unsigned)block_sum((double)u.np, &m->b);
     out->nucleus_q = (unsigned)block_sum((double)u.nq, &m->b);
     out->nucleus_both = (unsigned)block_sum((double)u.both, &m->b);

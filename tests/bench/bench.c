@@ -113,14 +113,20 @@ static void add_slot(kld_slot slot, size_t rows, size_t cols) {
         (kld_weight){.format = KLD_FMT_BF16, .rows = rows, .cols = cols, .data = t};
 }
 
-static void prepare_slot(kld_slot slot, kld_use use) {
-    const kld_weight *w = &body.layer.slot[slot];
+/* A BF16 weight of random values. */
+static kld_dev_weight random_weight(const kld_weight *w, kld_use use) {
     kld_err err = {0};
+    kld_dev_weight out;
     kld_raw_weight raw = {.w = w, .alpha = 1, .global = 1};
     raw.v.data = random_device(w->rows * w->cols, 2, use == KLD_USE_VECTOR ? 0.5 : 0.02);
     void *mem = NULL;
     need(be->alloc(dev, &mem, be->weight_bytes(KLD_PRECISION_BF16, w, use), &err), &err);
-    need(be->prepare(dev, &raw, use, mem, &body.g.w[slot], &err), &err);
+    need(be->prepare(dev, &raw, use, mem, &out, &err), &err);
+    return out;
+}
+
+static void prepare_slot(kld_slot slot, kld_use use) {
+    body.g.w[slot] = random_weight(&body.layer.slot[slot], use);
     body.g.has[slot] = true;
 }
 
@@ -293,13 +299,7 @@ static void bench_head_gemm(void) {
     const kld_weight w = {.format = KLD_FMT_BF16, .rows = vocab, .cols = HEAD_HIDDEN, .data = &t};
     if (!wanted("gemm_head") && !wanted("head")) return;
     kld_err err = {0};
-    kld_raw_weight raw = {.w = &w, .alpha = 1, .global = 1};
-    kld_dev_weight d;
-    raw.v.data = random_device(vocab * HEAD_HIDDEN, 2, 0.02);
-    void *mem = NULL;
-    need(be->alloc(dev, &mem, be->weight_bytes(KLD_PRECISION_BF16, &w, KLD_USE_MATRIX) + 1, &err),
-         &err);
-    need(be->prepare(dev, &raw, KLD_USE_MATRIX, mem, &d, &err), &err);
+    kld_dev_weight d = random_weight(&w, KLD_USE_MATRIX);
     kld_view x = {random_device(window * HEAD_HIDDEN, 2, 1), window, HEAD_HIDDEN, HEAD_HIDDEN,
                   KLD_ELEM_ACT};
     kld_view y = {NULL, window, vocab, vocab, KLD_ELEM_F32};

@@ -26,13 +26,12 @@ has peer && { python3 tests/bench/torch_peer.py ${PEER_ARGS:-} | tee "$OUT/peer.
 # one NAME MODEL [OPTION...]: a capture; its figures as a JSON line, its bytes against the first of
 # the same MODEL.
 one() {
-    local name=$1 model=$2 line
+    local name=$1 model=$2 line same=true
     shift 2
     SOURCE_DATE_EPOCH=0 "$BIN/kld" capture --quiet --json --force --device cuda --model "$OUT/$model" \
         --suite "$OUT/s.jsonl" -o "$OUT/$name.zst" "$@" >"$OUT/run.json" || { rc=1; return; }
     line=$(tr -d '\n' <"$OUT/run.json")
     [ -e "$OUT/$model.zst" ] || cp "$OUT/$name.zst" "$OUT/$model.zst"
-    same=true
     cmp -s "$OUT/$name.zst" "$OUT/$model.zst" || { same=false rc=1; }
     echo "{\"name\": \"$name\", \"same_bytes\": $same, \"run\": $line}" | tee -a "$OUT/capture.jsonl"
     rm -f "$OUT/$name.zst"

@@ -13,8 +13,8 @@ static void near(double got, double want, double rel, double tol, const char *wh
 static void compare(const kld_pair_row *g, const kld_pair_row *c, size_t r) {
     near(g->kl, c->kl, 2e-5, 3e-7, "kl", r);
     near(g->reverse_kl, c->reverse_kl, 2e-5, 3e-7, "reverse kl", r);
-    near(g->js, c->js, 2e-5, 1e-6, "js", r);
-    near(g->tv, c->tv, 2e-5, 2e-6, "tv", r);
+    near(g->js, c->js, 2e-5, 5e-7, "js", r);
+    near(g->tv, c->tv, 2e-5, 5e-7, "tv", r);
     assert_int_equal(g->top1_p, c->top1_p);
     assert_int_equal(g->top1_q, c->top1_q);
     /* Where the running mass meets top_p to 1e-6, the last ids may differ. */
@@ -24,7 +24,7 @@ static void compare(const kld_pair_row *g, const kld_pair_row *c, size_t r) {
     near(g->nucleus_both, c->nucleus_both, 0, 2 * slack, "both", r);
     near(g->p_on_q, c->p_on_q, 1e-5, 2e-6, "p on q", r);
     near(g->q_on_p, c->q_on_p, 1e-5, 2e-6, "q on p", r);
-    near(g->nucleus_tv, c->nucleus_tv, 1e-5, 4e-6, "nucleus tv", r);
+    near(g->nucleus_tv, c->nucleus_tv, 1e-5, 3e-6, "nucleus tv", r);
 }
 
 enum { KINDS = 7 };
@@ -35,7 +35,7 @@ static float logit(int kind, size_t r, size_t c, double x) {
     if (kind == 2) return 1;
     if (kind == 3) return c == r ? 25 : (float)x;
     if (kind == 4 && c % 3 == r % 3) return -INFINITY;
-    if (kind == 5) return (float)(c < 40 ? x + 45 : x);
+    if (kind == 5) return (float)(c < 40 && x < 25 ? x + 45 : x);
     return (float)(kind == 6 ? 2 * x : x);
 }
 
@@ -89,9 +89,10 @@ static void rows(void **state) {
             print_message("kind %d, noise %g\n", kind, noise[n]);
             kld_elem e = KLD_ELEM_F32;
             const size_t wide = gpu_size(151936, 10000);
-            pair_case(4, wide, 0, e, kind, noise[n], 0.95, &seed);
+            pair_case(6, wide, 0, e, kind, noise[n], 0.95, &seed);
             pair_case(3, 4097, 2, e, kind, noise[n], 0.95, &seed);
-            pair_case(9, 1000, 0, e, kind, noise[n], 0.5004, &seed);
+            /* Not where the masses of equal columns add up to exactly top_p: rounding decides. */
+            pair_case(9, 1000, 0, e, kind, noise[n], kind == 2 ? 0.5004 : 0.5, &seed);
             pair_case(2, 2, 1, e, kind == 4 ? 0 : kind, noise[n], 0.9, &seed);
             pair_case(2, 1, 0, e, kind == 4 ? 0 : kind, noise[n], 0.9, &seed);
             e = KLD_ELEM_ACT;
