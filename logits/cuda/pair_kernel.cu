@@ -9,7 +9,9 @@
  * rows lose nothing to cancellation:
  *   KL = sum p (e^-d - 1 + d)        reverse = sum p (1 - e^-d (1 + d))
  *   TV = 1/2 sum p |1 - e^-d|        JS = sum p/2 (L + e^-d (L - d)),  L = ln 2 - ln(1 + e^-d)
- * A probability is 2^(x L2E - shift) in FP32, times a factor close to 1 in FP64 that the sums get.
+ * Logits count from their row's maximum there, so that d is as exact as the likely columns'
+ * distance from it, however large the logits are. A probability is 2^(x L2E - shift) in FP32, times
+ * a factor close to 1 in FP64 that the sums get.
  */
 #define HEAD_THREADS 256
 #include "logits/cuda/head_row.cuh"
@@ -35,8 +37,8 @@ struct pair_state {
 
 struct side {
     float max, shift, lo, hi; /* the nucleus' last column has lo <= x <= hi */
-    double lse, fix;
-    float last, next; /* the nucleus' last column, and the next larger logit */
+    double log_z, fix;        /* log_z = lse - max */
+    float last, next;         /* the nucleus' last column, and the next larger logit */
     unsigned last_id;
     double mass;       /* of the nucleus */
     float inner_shift; /* as shift, of the distribution renormalised to the nucleus */
@@ -96,7 +98,7 @@ __device__ struct side normalise(const struct seen &t, struct pair_state *m) {
     if (!(s.max > -INFINITY && s.max < INFINITY)) return s;
     double top = (double)s.max * (double)HEAD_L2E; /* exponent of the maximum */
     double z = block_sum((double)t.z * exp2((double)t.base - top), &m->b);
-    s.lse = (double)s.max + log(z);
+    s.log_z = log(z);
     double shift = top + log2(z);
     s.shift = (float)shift;
     s.fix = exp2((double)s.shift - shift);
@@ -150,6 +152,11 @@ __device__ void close_by(struct sums &t, float a, float d) {
     t.tv = fmaf(a, fabsf(e), t.tv);
 }
 
+/* ln p - ln q of a column; `gap` is the difference of the two log_z. */
+__device__ float apart(float x, float y, const struct side &p, const struct side &q, float gap) {
+    return ((x - p.max) - (y - q.max)) - gap;
+}
+
 /* Pass 2 over some neighbours; what is rare is done afterwards, out of memory again. */
 template <typename T, int N>
 __device__ void diverge(struct sums &t, const float (&x)[N], const float (&y)[N], unsigned c,
@@ -159,7 +166,7 @@ __device__ void diverge(struct sums &t, const float (&x)[N], const float (&y)[N]
     unsigned far = 0, ends = 0; /* a bit a column; in `ends` one of p, then one of q */
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        float d = (x[i] - y[i]) - gap, a = prob(p.shift, x[i]), b = prob(q.shift, y[i]);
+        float d = apart(x[i], y[i], p, q, gap), a = prob(p.shift, x[i]), b = prob(q.shift, y[i]);
         bool near = fabsf(d) < 1.0f;
         if (!near) far += 1u << i;
         close_by(v, a, near ? d : 0.0f);
@@ -171,7 +178,7 @@ __device__ void diverge(struct sums &t, const float (&x)[N], const float (&y)[N]
     for (; far; far &= far - 1) {
         unsigned at = c + __ffs(far) - 1;
         float xf = value(lp[at]), yf = value(lq[at]);
-        far_apart(v, xf, yf, prob(p.shift, xf), prob(q.shift, yf), (xf - yf) - gap);
+        far_apart(v, xf, yf, prob(p.shift, xf), prob(q.shift, yf), apart(xf, yf, p, q, gap));
     }
     for (; ends; ends &= ends - 1) {
         unsigned bit = __ffs(ends) - 1, at = atomicAdd(&m->listed[bit & 1], 1u);
@@ -251,7 +258,7 @@ __device__ void brackets(struct side *p, struct side *q, const T *lp, const T *l
         __syncthreads();
         unsigned w = threadIdx.x / 32;
         const struct side *s = w ? q : p;
-        float need = (float)((1 - top_p) * exp(s->lse - (double)s->max));
+        float need = (float)((1 - top_p) * exp(s->log_z));
         if (w < 2) bracket(m->bins[w], s->max, need, &m->lo[w], &m->hi[w]);
         __syncthreads();
     }
@@ -447,7 +454,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
     brackets(&p, &q, lp, lq, c.cols, c.top_p, m);
     struct sums t = {};
-    float gap = (float)(p.lse - q.lse);
+    float gap = (float)(p.log_z - q.log_z);
     each(lp, lq, c.cols, aligned,
          [&](auto &x, auto &y, unsigned at) { diverge(t, x, y, at, lp, lq, p, q, gap, m); });
     out.kl = block_sum((double)t.kl, &m->b) * p.fix;
