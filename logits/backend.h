@@ -173,7 +173,8 @@ typedef struct kld_backend {
     kld_status (*upload)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*download)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*sync)(kld_device *dev, kld_err *err);
-    /* Seconds that computation has waited for fed copies so far, idle; 0 when nothing is fed. */
+    /* Seconds that the device has been idle for want of fed copies so far; 0 when nothing is fed.
+     */
     kld_status (*stall)(kld_device *dev, double *seconds, kld_err *err);
 
     /* Stored weights on their way to the device, beside the computation.  Not used when
@@ -182,13 +183,15 @@ typedef struct kld_backend {
      * out of it, from any thread; src may be written again after feed_wait(dev, lane), which
      * waits for the copies fed with that lane (0 .. 2*readers-1).  Copies fed after feed_open
      * wait for the computation queued before it; computation queued after feed_close waits for
-     * the copies fed before it. */
+     * the copies fed before it.  feed_need comes before feed_close, when nothing more can be
+     * queued without those copies: stall counts from the end of what is queued then. */
     kld_status (*stage_alloc)(kld_device *dev, void **p, size_t bytes, kld_err *err);
     void (*stage_free)(kld_device *dev, void *p);
     kld_status (*feed_open)(kld_device *dev, kld_err *err);
     kld_status (*feed)(kld_device *dev, size_t lane, void *dst, const void *src, size_t bytes,
                        kld_err *err);
     kld_status (*feed_wait)(kld_device *dev, size_t lane, kld_err *err);
+    kld_status (*feed_need)(kld_device *dev, kld_err *err);
     kld_status (*feed_close)(kld_device *dev, kld_err *err);
 
     /* Bytes of device memory that prepare needs; a multiple of 256.  Depends on nothing but

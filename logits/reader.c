@@ -258,6 +258,8 @@ out:
 
 kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
     double t = kld_seconds();
+    for (size_t d = 0; d < r->n_dev && !r->be->host_memory; d++)
+        TRY(r->be->feed_need(r->dev[d], err));
     TRY(kld_task_wait(&r->task, err));
     for (size_t d = 0; d < r->n_dev && !r->be->host_memory; d++)
         TRY(r->be->feed_close(r->dev[d], err));

@@ -117,10 +117,12 @@ static double read_rate(const kld_engine_stats *e) {
     return e->read_seconds > 0 ? (double)e->bytes_read / e->read_seconds : 0.0;
 }
 
-/* Share of the layers' time in which the device had work: 1 is the speed of its products. */
+/* Share of the time after the start in which the device had work: 1 is the speed of its products.
+ */
 static double busy(const kld_engine_stats *e) {
-    if (e->layer_seconds <= 0) return 0.0;
-    double share = 1 - e->read_wait_seconds / e->layer_seconds;
+    double all = e->embed_seconds + e->layer_seconds + e->head_seconds;
+    if (all <= 0) return 0.0;
+    double share = 1 - e->read_wait_seconds / all;
     return share > 0 ? share : 0.0;
 }
 
@@ -132,7 +134,7 @@ static json_t *to_json(const args *a, const kld_capture_summary *s) {
         "bytes_read", (json_int_t)e->bytes_read, "seconds", e->seconds, "open_seconds",
         e->open_seconds, "embed_seconds", e->embed_seconds, "layer_seconds", e->layer_seconds,
         "head_seconds", e->head_seconds, "read_seconds", e->read_seconds, "read_wait_seconds",
-        e->read_wait_seconds, "layer_busy", busy(e), "checkpoint_seconds", e->checkpoint_seconds,
+        e->read_wait_seconds, "busy", busy(e), "checkpoint_seconds", e->checkpoint_seconds,
         "read_bytes_per_second", read_rate(e), "peak_bytes", (json_int_t)e->peak_bytes,
         "device_bytes", (json_int_t)e->device_bytes, "hidden_states_in", e->resident_in,
         "batch_rows", (json_int_t)e->batch_rows, "head_rows", (json_int_t)e->head_rows,
@@ -157,10 +159,9 @@ static void print_stats(const kld_engine_stats *e) {
            cli_bytes(e->resident_bytes, b1), e->resident_in, e->batch_rows, e->head_rows);
     printf("  seconds            %.2f: start %.2f, embedding %.2f, layers %.2f, head %.2f\n",
            e->seconds, e->open_seconds, e->embed_seconds, e->layer_seconds, e->head_seconds);
-    printf(
-        "  waiting            %.2f for weights (layers computed %.0f %% of their time), %.2f for "
-        "checkpoints\n",
-        e->read_wait_seconds, 100 * busy(e), e->checkpoint_seconds);
+    printf("  waiting            %.2f for weights (computed %.0f %% of the time), %.2f for "
+           "checkpoints\n",
+           e->read_wait_seconds, 100 * busy(e), e->checkpoint_seconds);
 }
 
 static void print_text(const args *a, const kld_capture_summary *s) {

@@ -175,6 +175,7 @@ static const kld_backend cpu = {
     .feed_open = no_feed,
     .feed = no_feed_copy,
     .feed_wait = no_feed_wait,
+    .feed_need = no_feed,
     .feed_close = no_feed,
     .weight_bytes = cpu_weight_bytes,
     .prepare = cpu_prepare,

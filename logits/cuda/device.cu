@@ -309,14 +309,18 @@ static kld_status cuda_stall(kld_device *dev, double *seconds, kld_err *err) {
     return KLD_OK;
 }
 
-static kld_status cuda_feed_close(kld_device *dev, kld_err *err) {
+static kld_status cuda_feed_need(kld_device *dev, kld_err *err) {
     TRY(use(dev, err));
     if (dev->waits - dev->summed == CUDA_WAITS) TRY(sum_wait(dev, err));
-    cudaEvent_t *e = dev->wait[dev->waits++ % CUDA_WAITS];
-    CUDA(cudaEventRecord(e[0], dev->compute), "ordering copies");
+    CUDA(cudaEventRecord(dev->wait[dev->waits % CUDA_WAITS][0], dev->compute), "timing");
+    return KLD_OK;
+}
+
+static kld_status cuda_feed_close(kld_device *dev, kld_err *err) {
+    TRY(use(dev, err));
     CUDA(cudaEventRecord(dev->copied, dev->copy), "ordering copies");
     CUDA(cudaStreamWaitEvent(dev->compute, dev->copied, 0), "ordering copies");
-    CUDA(cudaEventRecord(e[1], dev->compute), "ordering copies");
+    CUDA(cudaEventRecord(dev->wait[dev->waits++ % CUDA_WAITS][1], dev->compute), "timing");
     return KLD_OK;
 }
 
@@ -398,6 +402,7 @@ static kld_backend make_table(void) {
     b.feed_open = cuda_feed_open;
     b.feed = cuda_feed;
     b.feed_wait = cuda_feed_wait;
+    b.feed_need = cuda_feed_need;
     b.feed_close = cuda_feed_close;
     b.weight_bytes = cuda_weight_bytes;
     b.prepare = on_prepare;
