@@ -173,8 +173,7 @@ typedef struct kld_backend {
     kld_status (*upload)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*download)(kld_device *dev, void *dst, const void *src, size_t bytes, kld_err *err);
     kld_status (*sync)(kld_device *dev, kld_err *err);
-    /* Seconds that the device has been idle for want of fed copies so far; 0 when nothing is fed.
-     */
+    /* Seconds the device has been idle for want of fed copies so far; 0 when nothing is fed. */
     kld_status (*stall)(kld_device *dev, double *seconds, kld_err *err);
 
     /* Stored weights on their way to the device, beside the computation.  Not used when

@@ -117,8 +117,7 @@ static double read_rate(const kld_engine_stats *e) {
     return e->read_seconds > 0 ? (double)e->bytes_read / e->read_seconds : 0.0;
 }
 
-/* Share of the time after the start in which the device had work: 1 is the speed of its products.
- */
+/* Share of the time after the start in which the device had work. */
 static double busy(const kld_engine_stats *e) {
     double all = e->embed_seconds + e->layer_seconds + e->head_seconds;
     if (all <= 0) return 0.0;
