@@ -1,6 +1,35 @@
-#include "loaders/arch.h"
+#include "loaders/arch_rows.h"
 
 #include <string.h>
+
+const kld_arch *const kld_archs[] = {&kld_arch_llama,
+                                     &kld_arch_mistral,
+                                     &kld_arch_qwen2,
+                                     &kld_arch_qwen3,
+                                     &kld_arch_gemma3,
+                                     &kld_arch_ministral3,
+                                     &kld_arch_qwen3_moe,
+                                     &kld_arch_mixtral,
+                                     &kld_arch_glm4_moe,
+                                     &kld_arch_minimax_m2,
+                                     &kld_arch_mimo_v2,
+                                     &kld_arch_gpt_oss,
+                                     &kld_arch_deepseek_v3,
+                                     &kld_arch_deepseek_v32,
+                                     &kld_arch_kimi_k25,
+                                     &kld_arch_glm4_moe_lite,
+                                     &kld_arch_glm_moe_dsa,
+                                     &kld_arch_mistral4,
+                                     NULL};
+
+const kld_tensor_row kld_model_rows[3] = {
+    {KLD_SLOT_EMBED, "embed_tokens", KLD_DIM_VOCAB, KLD_DIM_HIDDEN, KLD_BIAS_NONE, false,
+     KLD_WHEN_ALWAYS, false},
+    {KLD_SLOT_FINAL_NORM, "norm", KLD_DIM_HIDDEN, KLD_DIM_ONE, KLD_BIAS_NONE, false,
+     KLD_WHEN_ALWAYS, false},
+    {KLD_SLOT_HEAD, NULL, KLD_DIM_VOCAB, KLD_DIM_HIDDEN, KLD_BIAS_NONE, true, KLD_WHEN_ALWAYS,
+     false},
+};
 
 const kld_arch *kld_arch_find(const char *architecture) {
     for (const kld_arch *const *row = kld_archs; *row; row++) {
@@ -38,7 +67,9 @@ const char *const kld_config_ignored[] = {
     "exponential_decay_length_penalty",
     /* how other programs run it */
     "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
-    "num_logits_to_keep", "logits_to_keep", "max_sequence_length", "trust_remote_code",
+    "num_logits_to_keep", "logits_to_keep", "router_jitter_noise", "num_nextn_predict_layers",
+    "num_mtp_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "ep_size", "auto_map",
+    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length", "trust_remote_code",
     "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
 
 const kld_assert_row kld_config_asserts[] = {
@@ -47,7 +78,8 @@ const kld_assert_row kld_config_asserts[] = {
     {"tie_encoder_decoder", "false"}, {"pruned_heads", "{}"},
     {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1|null"},
     {"rope_interleaved", "false"},    {"partial_rotary_factor", "1.0|1|null"},
-    {"use_mrope", "false"},
+    {"use_mrope", "false"},           {"use_bidirectional_attention", "false|null"},
+    
 };
 const size_t kld_n_config_asserts = sizeof kld_config_asserts / sizeof *kld_config_asserts;
 

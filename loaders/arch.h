@@ -11,18 +11,48 @@ KLD_EXTERN_C_BEGIN
 typedef enum kld_key {
     KLD_KEY_VOCAB,
     KLD_KEY_HIDDEN,
-    KLD_KEY_INTERMEDIATE,
+    KLD_KEY_INTERMEDIATE, /* of dense MLPs */
     KLD_KEY_LAYERS,
     KLD_KEY_HEADS,
     KLD_KEY_KV_HEADS,
     KLD_KEY_HEAD_DIM,
+    KLD_KEY_VALUE_DIM,
     KLD_KEY_MAX_POSITION,
     KLD_KEY_EPS,
     KLD_KEY_ATTENTION_BIAS, /* q, k, v and o */
     KLD_KEY_MLP_BIAS,
+    KLD_KEY_QK_NORM,
     KLD_KEY_USE_WINDOW,  /* 0: no layer slides, whatever the window is */
     KLD_KEY_WINDOW,      /* 0: none */
     KLD_KEY_FULL_LAYERS, /* layers before this one do not slide */
+    KLD_KEY_PATTERN,     /* every so-many-th layer is full, the others slide */
+    /* sliding layers, where they have shapes of their own */
+    KLD_KEY_SLIDING_HEADS,
+    KLD_KEY_SLIDING_KV_HEADS,
+    KLD_KEY_SLIDING_HEAD_DIM,
+    KLD_KEY_SLIDING_VALUE_DIM,
+    KLD_KEY_SLIDING_SINKS,
+    KLD_KEY_FULL_SINKS,
+    KLD_KEY_ROTARY_DIM,   /* 0: from partial_rotary_factor */
+    KLD_KEY_QUERY_SCALAR, /* scores are divided by its square root */
+    KLD_KEY_VALUE_SCALE,
+    KLD_KEY_LOGIT_CAP,
+    KLD_KEY_Q_LORA, /* 0: queries come from the hidden state */
+    KLD_KEY_KV_LORA,
+    KLD_KEY_NOPE_DIM,
+    KLD_KEY_ROPE_DIM,
+    KLD_KEY_EXPERTS, /* 0: no mixture */
+    KLD_KEY_TOP_EXPERTS,
+    KLD_KEY_EXPERT_INTERMEDIATE,
+    KLD_KEY_SHARED_EXPERTS,
+    KLD_KEY_DENSE_LAYERS, /* layers before this one are dense */
+    KLD_KEY_SPARSE_STEP,  /* layer i is sparse when (i + 1) % step == 0 */
+    KLD_KEY_GROUPS,
+    KLD_KEY_TOP_GROUPS,
+    KLD_KEY_NORMALISE,
+    KLD_KEY_ROUTED_SCALE,
+    KLD_KEY_ACTIVATION_LIMIT,
+    KLD_KEY_INDEX_TOP_K, /* keys a sparse indexer keeps: dense up to that many tokens */
     KLD_KEY_COUNT
 } kld_key;
 
@@ -31,7 +61,7 @@ typedef enum kld_key_kind { KLD_KIND_COUNT, KLD_KIND_REAL, KLD_KIND_FLAG } kld_k
 /* Instead of a value (values are never negative). */
 enum {
     KLD_REQUIRED = -1, /* absence (or null) is an error */
-    KLD_DERIVED = -2   /* kv_heads = heads; head_dim = hidden / heads */
+    KLD_DERIVED = -2   /* kv_heads = heads; head_dim = hidden / heads; what slides as the rest */
 };
 
 typedef struct kld_key_row {
@@ -39,6 +69,7 @@ typedef struct kld_key_row {
     kld_key key;
     kld_key_kind kind;
     double if_absent, if_null; /* what transformers' config class does */
+    const char *alias;         /* another spelling, or NULL; both must agree */
 } kld_key_row;
 
 /* A key whose only accepted values are `values`: compact JSON texts separated by '|'. */
@@ -52,9 +83,19 @@ typedef enum kld_dim {
     KLD_DIM_VOCAB,
     KLD_DIM_HIDDEN,
     KLD_DIM_INTERMEDIATE,
-    KLD_DIM_Q,  /* heads * head_dim */
-    KLD_DIM_KV, /* kv_heads * head_dim */
+    KLD_DIM_Q,     /* heads * head_dim */
+    KLD_DIM_K,     /* kv_heads * head_dim */
+    KLD_DIM_V,     /* kv_heads * value_dim */
+    KLD_DIM_QKV,   /* their sum */
+    KLD_DIM_MIXED, /* heads * value_dim: what attention gives */
     KLD_DIM_HEAD,
+    KLD_DIM_HEADS,
+    KLD_DIM_Q_LORA,
+    KLD_DIM_KV_LORA,
+    KLD_DIM_KV_A,  /* kv_lora + rope_dim */
+    KLD_DIM_KV_B,  /* heads * (nope_dim + value_dim) */
+    KLD_DIM_EXPERTS,
+    KLD_DIM_SHARED, /* shared_intermediate */
     KLD_DIM_COUNT
 } kld_dim;
 
@@ -65,21 +106,49 @@ typedef enum kld_bias_rule {
     KLD_BIAS_IF_MLP        /* KLD_KEY_MLP_BIAS */
 } kld_bias_rule;
 
-/* One module; its tensors are NAME.weight and companions.  Layer rows are relative to
- * PREFIXlayers.L., model rows to PREFIX; the head is looked for beside the prefix. */
+/* Which layers have a tensor. */
+typedef enum kld_when {
+    KLD_WHEN_ALWAYS,
+    KLD_WHEN_DENSE,
+    KLD_WHEN_SPARSE, /* a mixture of experts */
+    KLD_WHEN_SHARED, /* a mixture with a shared expert */
+    KLD_WHEN_Q_LORA,
+    KLD_WHEN_NO_Q_LORA,
+    KLD_WHEN_QK_NORM,   /* KLD_KEY_QK_NORM */
+    KLD_WHEN_SINKS,     /* KLD_KEY_FULL_SINKS, KLD_KEY_SLIDING_SINKS */
+    KLD_WHEN_FUSED_QKV, /* the file has self_attn.qkv_proj */
+    KLD_WHEN_SPLIT_QKV
+} kld_when;
+
+/* One module; its tensors are NAME.weight and companions, or NAME itself.  Layer rows are relative
+ * to PREFIXlayers.L., model rows to PREFIX; the head is looked for beside the prefix. */
 typedef struct kld_tensor_row {
     kld_slot slot;
     const char *name;
     kld_dim rows, cols;
     kld_bias_rule bias;
     bool quantizable; /* false: only dense values are accepted */
+    kld_when when;
+    bool bare; /* NAME is the tensor */
 } kld_tensor_row;
+
+/* Where the experts of a layer are, relative to the layer: PREFIX.E.GATE and so on, one module an
+ * expert; or two tensors for all of them, PREFIX.gate_up_proj and PREFIX.down_proj. */
+typedef struct kld_expert_row {
+    const char *prefix, *gate, *up, *down;
+    /* Of the two tensors: BF16 matrices are [in][out]; gate and up rows take turns; each expert has
+     * biases, PREFIX.gate_up_proj_bias and PREFIX.down_proj_bias. */
+    bool in_major, interleaved, biased;
+} kld_expert_row;
 
 /* How layer i picks its attention window. */
 typedef enum kld_window_rule {
     KLD_WINDOW_NONE,       /* layer_types, if present, must all be full */
     KLD_WINDOW_ALL_LAYERS, /* every layer uses KLD_KEY_WINDOW */
-    KLD_WINDOW_BY_LAYER    /* layer_types, else layers >= KLD_KEY_FULL_LAYERS */
+    KLD_WINDOW_BY_LAYER,   /* layer_types, else layers >= KLD_KEY_FULL_LAYERS */
+    KLD_WINDOW_ALTERNATE,  /* layer_types, else layers 0, 2, 4, ... */
+    KLD_WINDOW_PATTERN,    /* layer_types, else all but every KLD_KEY_PATTERN-th */
+    KLD_WINDOW_LISTED      /* layer_types or hybrid_layer_pattern (1 slides); one is required */
 } kld_window_rule;
 
 struct kld_arch {
@@ -89,14 +158,27 @@ struct kld_arch {
     size_t n_keys;
     const kld_assert_row *asserts; /* [n_asserts] beside the common ones */
     size_t n_asserts;
+    const char *const *ignored; /* NULL-terminated or NULL: keys without effect, beside the common */
+    const char *const *lists;   /* NULL-terminated or NULL: keys that code of their own reads */
     const kld_tensor_row *model; /* [n_model] */
     size_t n_model;
     const kld_tensor_row *layer; /* [n_layer] */
     size_t n_layer;
-    const kld_sublayer *sub; /* [n_sub], every layer */
-    size_t n_sub;
+    const kld_expert_row *experts; /* NULL: no mixture */
+    const char *skipped;           /* part of the names of layer tensors that are not used, or NULL */
+    kld_block attention;
     kld_window_rule window;
-    double rope_theta; /* when the config names none */
+    double rope_theta;          /* when the config names none */
+    double sliding_rope_theta;  /* the same for layers that slide; 0: as the others */
+    const char *sliding_theta;  /* the key for it, or NULL */
+    kld_activation activation;  /* when the config names none */
+    kld_score score;
+    double router_eps, latent_eps;
+    bool partial_rope;     /* partial_rotary_factor may be below 1 */
+    bool rope_interleaved; /* when the config does not say */
+    bool scaled_queries;   /* llama_4_scaling_beta is read */
+    bool post_norms;       /* ATTN_POST and MLP_POST */
+    bool norm_plus_one, embed_scaled, tied; /* tied: when the config does not say */
 };
 
 /* All rows, for lookup and for listing what is supported. */

@@ -1,25 +1,10 @@
-#include "loaders/bind.h"
+#include "loaders/bind_impl.h"
 
 #include "kld/base/buf.h"
-#include "loaders/classify.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-enum {
-    MAX_NAME = 1024, /* of a module; longer names cannot be one of ours */
-    MAX_LISTED = 5
-};
-
-typedef struct binder {
-    kld_model *m;
-    const kld_config_read *r;
-    const kld_prefix *prefix;
-    bool *claimed; /* [ckpt.n_tensors] */
-    size_t dim[KLD_DIM_COUNT];
-    size_t n_past; /* tensors of layers past num_hidden_layers */
-} binder;
 
 kld_status kld_model_warn(kld_model *m, kld_err *err, const char *fmt, ...) {
     char line[1024] = "";
@@ -46,12 +31,13 @@ static bool starts(const char *s, const char *prefix) {
     return !strncmp(s, prefix, strlen(prefix));
 }
 
+enum { MAX_LISTED = 5 };
+
 static bool ends(const char *s, const char *suffix) {
     size_t n = strlen(s), m = strlen(suffix);
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
-/* First tensor whose name is not below `name`. */
 static size_t lower_bound(const kld_checkpoint *c, const char *name) {
     size_t lo = 0, hi = c->n_tensors;
     while (lo < hi) {
@@ -76,7 +62,7 @@ static bool layer_of(const char *name, const char *prefix, size_t *layer) {
     return digits && *name == '.';
 }
 
-static void skip_by_rule(binder *b) {
+static void skip_by_rule(kld_binder *b) {
     const kld_checkpoint *c = &b->m->ckpt;
     for (size_t i = 0; i < c->n_tensors; i++) {
         const char *name = c->tensors[i].name;
@@ -85,6 +71,7 @@ static void skip_by_rule(binder *b) {
         b->n_past += skip;
         for (const char *const *p = kld_skip_prefixes; !skip && *p; p++) skip = starts(name, *p);
         for (const char *const *s = kld_skip_suffixes; !skip && *s; s++) skip = ends(name, *s);
+        if (!skip && b->r->arch->skipped && strstr(name, b->r->arch->skipped)) skip = true;
         if (!skip) continue;
         b->claimed[i] = true;
         b->m->n_skipped++;
@@ -92,7 +79,7 @@ static void skip_by_rule(binder *b) {
 }
 
 /* Usual for MTP layers, but a config with too few layers looks the same. */
-static kld_status warn_past(binder *b, kld_err *err) {
+static kld_status warn_past(kld_binder *b, kld_err *err) {
     if (!b->n_past) return KLD_OK;
     return kld_model_warn(b->m, err,
                           "%zu tensors of layers past num_hidden_layers (%zu) are not part of the "
@@ -100,10 +87,10 @@ static kld_status warn_past(binder *b, kld_err *err) {
                           b->n_past, b->r->config.layers);
 }
 
-static kld_status find_prefix(binder *b, kld_err *err) {
+static kld_status find_prefix(kld_binder *b, kld_err *err) {
     const kld_checkpoint *c = &b->m->ckpt;
     for (size_t i = 0; i < kld_n_prefixes; i++) {
-        char name[MAX_NAME];
+        char name[KLD_MAX_NAME];
         snprintf(name, sizeof name, "%sembed_tokens.", kld_prefixes[i].layers);
         size_t at = lower_bound(c, name);
         if (at < c->n_tensors && starts(c->tensors[at].name, name)) {
@@ -117,10 +104,26 @@ static kld_status find_prefix(binder *b, kld_err *err) {
                     c->n_tensors ? c->tensors[0].name : "(none)");
 }
 
-/* Claims every tensor NAME.* and hands them over as one module. */
-static kld_status gather(binder *b, const char *name, kld_module *mod, kld_err *err) {
+const kld_tensor *kld_bind_find(const kld_binder *b, const char *name, bool *claimed) {
     const kld_checkpoint *c = &b->m->ckpt;
-    char stem[MAX_NAME + 1];
+    size_t i = lower_bound(c, name);
+    if (i == c->n_tensors || strcmp(c->tensors[i].name, name) != 0) return NULL;
+    if (claimed) *claimed = b->claimed[i];
+    return &c->tensors[i];
+}
+
+void kld_bind_claim(kld_binder *b, const kld_tensor *t) { b->claimed[t - b->m->ckpt.tensors] = true; }
+
+bool kld_bind_has(const kld_binder *b, const char *stem) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    size_t i = lower_bound(c, stem);
+    return i < c->n_tensors && starts(c->tensors[i].name, stem);
+}
+
+/* Claims every tensor NAME.* and hands them over as one module. */
+static kld_status gather(kld_binder *b, const char *name, kld_module *mod, kld_err *err) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    char stem[KLD_MAX_NAME + 1];
     size_t n = (size_t)snprintf(stem, sizeof stem, "%s.", name);
     *mod = (kld_module){.prefix = name};
     for (size_t i = lower_bound(c, stem); i < c->n_tensors && starts(c->tensors[i].name, stem);
@@ -136,7 +139,7 @@ static kld_status gather(binder *b, const char *name, kld_module *mod, kld_err *
     return KLD_OK;
 }
 
-static bool wants_bias(const binder *b, kld_bias_rule rule) {
+static bool wants_bias(const kld_binder *b, kld_bias_rule rule) {
     switch (rule) {
     case KLD_BIAS_NONE: return false;
     case KLD_BIAS_ALWAYS: return true;
@@ -146,21 +149,39 @@ static bool wants_bias(const binder *b, kld_bias_rule rule) {
     return false;
 }
 
-static kld_status bind_row(binder *b, const kld_tensor_row *row, const char *name, kld_weight *w,
+kld_status kld_bind_module(kld_binder *b, const char *name, const kld_expect *want, kld_weight *w,
                            kld_err *err) {
     kld_module mod;
     TRY(gather(b, name, &mod, err));
+    return kld_weight_classify(w, &mod, want, err);
+}
+
+/* A vector that is a tensor of its own: the module would be its name without a suffix. */
+static kld_status bind_bare(kld_binder *b, const char *name, size_t rows, kld_weight *w,
+                            kld_err *err) {
+    const kld_tensor *t = kld_bind_find(b, name, NULL);
+    kld_expect want = {.rows = rows, .cols = 1};
+    if (!t)
+        return kld_fail(err, KLD_E_INPUT, "tensor '%.300s' is missing: expected [%zu]", name, rows);
+    kld_bind_claim(b, t);
+    kld_module mod = {.prefix = name, .n = 1, .part = {t}, .suffix = {"weight"}};
+    return kld_weight_classify(w, &mod, &want, err);
+}
+
+static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char *name,
+                           kld_weight *w, kld_err *err) {
+    if (row->bare) return bind_bare(b, name, b->dim[row->rows], w, err);
     kld_expect want = {.rows = b->dim[row->rows],
                        .cols = b->dim[row->cols],
                        .quantizable = row->quantizable,
                        .bias = wants_bias(b, row->bias)};
-    return kld_weight_classify(w, &mod, &want, err);
+    return kld_bind_module(b, name, &want, w, err);
 }
 
 /* The head may be absent when the embedding stands in for it. */
-static kld_status bind_head(binder *b, const kld_tensor_row *row, kld_err *err) {
+static kld_status bind_head(kld_binder *b, const kld_tensor_row *row, kld_err *err) {
     kld_model *m = b->m;
-    char stem[MAX_NAME];
+    char stem[KLD_MAX_NAME];
     snprintf(stem, sizeof stem, "%s.", b->prefix->head);
     size_t at = lower_bound(&m->ckpt, stem);
     bool present = at < m->ckpt.n_tensors && starts(m->ckpt.tensors[at].name, stem);
@@ -177,7 +198,7 @@ static kld_status bind_head(binder *b, const kld_tensor_row *row, kld_err *err) 
     return KLD_OK;
 }
 
-static kld_status bind_model(binder *b, kld_err *err) {
+static kld_status bind_model(kld_binder *b, kld_err *err) {
     const kld_arch *a = b->r->arch;
     for (size_t i = 0; i < a->n_model; i++) {
         const kld_tensor_row *row = &a->model[i];
@@ -185,28 +206,83 @@ static kld_status bind_model(binder *b, kld_err *err) {
             TRY(bind_head(b, row, err));
             continue;
         }
-        char name[MAX_NAME];
+        char name[KLD_MAX_NAME];
         snprintf(name, sizeof name, "%s%s", b->prefix->layers, row->name);
         TRY(bind_row(b, row, name, &b->m->global[row->slot], err));
     }
     return KLD_OK;
 }
 
-static kld_status bind_layer(binder *b, size_t l, kld_err *err) {
-    const kld_arch *a = b->r->arch;
-    kld_layer *layer = &b->m->layer[l];
-    layer->sub = a->sub;
-    layer->n_sub = a->n_sub;
-    layer->window = b->r->window[l];
-    for (size_t i = 0; i < a->n_layer; i++) {
-        char name[MAX_NAME];
-        snprintf(name, sizeof name, "%slayers.%zu.%s", b->prefix->layers, l, a->layer[i].name);
-        TRY(bind_row(b, &a->layer[i], name, &layer->slot[a->layer[i].slot], err));
-    }
-    return KLD_OK;
+/* Sizes that depend on the kind of attention. */
+static void set_attention_dims(kld_binder *b, const kld_attention *a) {
+    const kld_config *c = &b->r->config;
+    b->dim[KLD_DIM_Q] = a->heads * a->head_dim;
+    b->dim[KLD_DIM_K] = a->kv_heads * a->head_dim;
+    b->dim[KLD_DIM_V] = a->kv_heads * a->value_dim;
+    b->dim[KLD_DIM_QKV] = b->dim[KLD_DIM_Q] + b->dim[KLD_DIM_K] + b->dim[KLD_DIM_V];
+    b->dim[KLD_DIM_MIXED] = a->heads * a->value_dim;
+    b->dim[KLD_DIM_HEAD] = a->head_dim;
+    b->dim[KLD_DIM_HEADS] = a->heads;
+    b->dim[KLD_DIM_KV_A] = c->kv_lora + a->rope_dim;
+    b->dim[KLD_DIM_KV_B] = a->heads * (c->nope_dim + a->value_dim);
 }
 
-static kld_status check_claimed(const binder *b, kld_err *err) {
+static bool present(const kld_binder *b, kld_when when, size_t l) {
+    const kld_config *c = &b->r->config;
+    const double *v = b->r->value;
+    char stem[KLD_MAX_NAME];
+    switch (when) {
+    case KLD_WHEN_ALWAYS: return true;
+    case KLD_WHEN_DENSE: return !b->r->sparse[l];
+    case KLD_WHEN_SPARSE: return b->r->sparse[l];
+    case KLD_WHEN_SHARED: return b->r->sparse[l] && c->shared_intermediate;
+    case KLD_WHEN_Q_LORA: return c->q_lora > 0;
+    case KLD_WHEN_NO_Q_LORA: return c->q_lora == 0;
+    case KLD_WHEN_QK_NORM: return v[KLD_KEY_QK_NORM] != 0;
+    case KLD_WHEN_SINKS:
+        return v[b->r->slides[l] ? KLD_KEY_SLIDING_SINKS : KLD_KEY_FULL_SINKS] != 0;
+    case KLD_WHEN_FUSED_QKV:
+    case KLD_WHEN_SPLIT_QKV:
+        snprintf(stem, sizeof stem, "%slayers.%zu.self_attn.qkv_proj.", b->prefix->layers, l);
+        return kld_bind_has(b, stem) == (when == KLD_WHEN_FUSED_QKV);
+    }
+    return false;
+}
+
+static void set_blocks(const kld_arch *a, kld_layer *layer, bool sparse) {
+    kld_slot none = KLD_SLOT_COUNT;
+    layer->n_sub = KLD_MAX_SUBLAYERS;
+    layer->sub[0] = (kld_sublayer){a->attention, KLD_SLOT_ATTN_NORM,
+                                   a->post_norms ? KLD_SLOT_ATTN_POST : none};
+    layer->sub[1] = (kld_sublayer){sparse ? KLD_BLOCK_EXPERTS : KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM,
+                                   a->post_norms ? KLD_SLOT_MLP_POST : none};
+}
+
+static kld_status bind_layer(kld_binder *b, size_t l, kld_err *err) {
+    const kld_arch *a = b->r->arch;
+    kld_layer *layer = &b->m->layer[l];
+    set_blocks(a, layer, b->r->sparse[l]);
+    layer->attn = &b->m->config.attn[b->r->slides[l]];
+    set_attention_dims(b, layer->attn);
+    for (size_t i = 0; i < a->n_layer; i++) {
+        const kld_tensor_row *row = &a->layer[i];
+        char name[KLD_MAX_NAME];
+        if (!present(b, row->when, l)) continue;
+        snprintf(name, sizeof name, "%slayers.%zu.%s", b->prefix->layers, l, row->name);
+        TRY(bind_row(b, row, name, &layer->slot[row->slot], err));
+    }
+    kld_weight *qkv = &layer->slot[KLD_SLOT_QKV];
+    if (qkv->rows) { /* one shard a key/value head */
+        size_t n = layer->attn->kv_heads;
+        qkv->shards = n;
+        qkv->shard_rows[0] = b->dim[KLD_DIM_Q] / n;
+        qkv->shard_rows[1] = b->dim[KLD_DIM_K] / n;
+        qkv->shard_rows[2] = b->dim[KLD_DIM_V] / n;
+    }
+    return b->r->sparse[l] ? kld_bind_experts(b, l, err) : KLD_OK;
+}
+
+static kld_status check_claimed(const kld_binder *b, kld_err *err) {
     const kld_checkpoint *c = &b->m->ckpt;
     kld_buf list = {0};
     size_t n = 0;
@@ -226,19 +302,20 @@ static kld_status check_claimed(const binder *b, kld_err *err) {
     return st;
 }
 
-static void set_dims(binder *b) {
+static void set_dims(kld_binder *b) {
     const kld_config *c = &b->r->config;
     b->dim[KLD_DIM_ONE] = 1;
     b->dim[KLD_DIM_VOCAB] = c->vocab;
     b->dim[KLD_DIM_HIDDEN] = c->hidden;
     b->dim[KLD_DIM_INTERMEDIATE] = c->intermediate;
-    b->dim[KLD_DIM_Q] = c->heads * c->head_dim;
-    b->dim[KLD_DIM_KV] = c->kv_heads * c->head_dim;
-    b->dim[KLD_DIM_HEAD] = c->head_dim;
+    b->dim[KLD_DIM_Q_LORA] = c->q_lora;
+    b->dim[KLD_DIM_KV_LORA] = c->kv_lora;
+    b->dim[KLD_DIM_EXPERTS] = c->router.experts;
+    b->dim[KLD_DIM_SHARED] = c->shared_intermediate;
 }
 
 kld_status kld_model_bind(kld_model *m, const kld_config_read *r, kld_err *err) {
-    binder b = {.m = m, .r = r};
+    kld_binder b = {.m = m, .r = r};
     set_dims(&b);
     TRY(find_prefix(&b, err));
     TRY(NEW_ARRAY(&b.claimed, m->ckpt.n_tensors, err));

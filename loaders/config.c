@@ -21,7 +21,7 @@ static const char *const special[] = {"hidden_act",
                                       NULL};
 
 static bool listed(const char *const *list, const char *key) {
-    for (; *list; list++) {
+    for (; list && *list; list++) {
         if (!strcmp(*list, key)) return true;
     }
     return false;
@@ -52,21 +52,25 @@ static kld_status check_assert(const kld_assert_row *row, const json_t *v, kld_e
     return st;
 }
 
+static bool is_read(const kld_arch *a, const char *key) {
+    for (size_t i = 0; i < a->n_keys; i++) {
+        const kld_key_row *row = &a->keys[i];
+        if (row->name && !strcmp(row->name, key)) return true;
+        if (row->alias && !strcmp(row->alias, key)) return true;
+    }
+    return listed(special, key) || listed(a->lists, key);
+}
+
+/* The family's word goes before what holds for all others. */
 static const kld_assert_row *find_assert(const kld_arch *a, const char *key) {
     for (size_t i = 0; i < a->n_asserts; i++) {
         if (!strcmp(a->asserts[i].name, key)) return &a->asserts[i];
     }
+    if (is_read(a, key) || listed(a->ignored, key)) return NULL;
     for (size_t i = 0; i < kld_n_config_asserts; i++) {
         if (!strcmp(kld_config_asserts[i].name, key)) return &kld_config_asserts[i];
     }
     return NULL;
-}
-
-static bool is_read(const kld_arch *a, const char *key) {
-    for (size_t i = 0; i < a->n_keys; i++) {
-        if (!strcmp(a->keys[i].name, key)) return true;
-    }
-    return listed(special, key);
 }
 
 /* Keys of one object; `outer` is the root of a nested config, where only what every
@@ -81,7 +85,7 @@ static kld_status check_keys(const kld_arch *a, const json_t *obj, bool outer, k
             continue;
         }
         bool read = outer ? !strcmp(k, "tie_word_embeddings") : is_read(a, k);
-        if (!read && !listed(kld_config_ignored, k))
+        if (!read && !listed(kld_config_ignored, k) && !listed(a->ignored, k))
             return kld_fail(err, KLD_E_UNSUPPORTED,
                             "config.json: key '%.200s' is not known for %s, so its effect on the "
                             "result is not implemented",
@@ -90,8 +94,40 @@ static kld_status check_keys(const kld_arch *a, const json_t *obj, bool outer, k
     return KLD_OK;
 }
 
+static kld_status read_named(const char *name, kld_key_kind kind, const json_t *text, double *out,
+                             kld_err *err) {
+    kld_status st = KLD_OK;
+    bool flag;
+    uint64_t count;
+    switch (kind) {
+    case KLD_KIND_FLAG:
+        st = kld_json_bool(text, name, &flag, err);
+        if (st == KLD_OK) *out = flag;
+        break;
+    case KLD_KIND_COUNT:
+        st = kld_json_u64(text, name, &count, err);
+        if (st == KLD_OK) *out = (double)count;
+        if (st == KLD_OK && *out > MAX_COUNT)
+            st = kld_fail(err, KLD_E_INPUT, "'%s' is %.17g, above %.17g", name, *out, MAX_COUNT);
+        break;
+    case KLD_KIND_REAL:
+        st = kld_json_f64(text, name, out, err);
+        if (st == KLD_OK && !(isfinite(*out) && *out >= 0))
+            st = kld_fail(err, KLD_E_INPUT, "'%s' is %g, not a finite value of at least 0", name,
+                          *out);
+        break;
+    }
+    return kld_where(err, st, "config.json");
+}
+
 static kld_status read_key(const kld_key_row *row, const json_t *text, double *out, kld_err *err) {
-    const json_t *v = json_object_get(text, row->name);
+    const json_t *v = row->name ? json_object_get(text, row->name) : NULL;
+    const json_t *other = row->alias ? json_object_get(text, row->alias) : NULL;
+    const char *name = v ? row->name : row->alias;
+    if (v && other && !json_equal((json_t *)(uintptr_t)v, (json_t *)(uintptr_t)other))
+        return kld_fail(err, KLD_E_INPUT, "config.json: '%s' and '%s' differ", row->name,
+                        row->alias);
+    if (!v) v = other;
     if (!v || json_is_null(v)) {
         *out = v ? row->if_null : row->if_absent;
         if (*out == KLD_REQUIRED)
@@ -99,135 +135,181 @@ static kld_status read_key(const kld_key_row *row, const json_t *text, double *o
                             v ? "null" : "absent");
         return KLD_OK;
     }
-    kld_status st = KLD_OK;
-    bool flag;
-    uint64_t count;
-    switch (row->kind) {
-    case KLD_KIND_FLAG:
-        st = kld_json_bool(text, row->name, &flag, err);
-        if (st == KLD_OK) *out = flag;
-        break;
-    case KLD_KIND_COUNT:
-        st = kld_json_u64(text, row->name, &count, err);
-        if (st == KLD_OK) *out = (double)count;
-        if (st == KLD_OK && *out > MAX_COUNT)
-            st = kld_fail(err, KLD_E_INPUT, "'%s' is %.17g, above %.17g", row->name, *out,
-                          MAX_COUNT);
-        break;
-    case KLD_KIND_REAL:
-        st = kld_json_f64(text, row->name, out, err);
-        if (st == KLD_OK && !(isfinite(*out) && *out >= 0))
-            st = kld_fail(err, KLD_E_INPUT, "'%s' is %g, not a finite value of at least 0",
-                          row->name, *out);
-        break;
-    }
-    return kld_where(err, st, "config.json");
+    return read_named(name, row->kind, text, out, err);
 }
 
-static kld_status read_values(kld_config_read *r, const json_t *text, kld_err *err) {
-    double *v = r->value;
-    v[KLD_KEY_USE_WINDOW] = 1;
-    for (size_t i = 0; i < r->arch->n_keys; i++)
-        TRY(read_key(&r->arch->keys[i], text, &v[r->arch->keys[i].key], err));
-    if (v[KLD_KEY_KV_HEADS] == KLD_DERIVED) v[KLD_KEY_KV_HEADS] = v[KLD_KEY_HEADS];
-    static const struct {
-        kld_key key;
-        const char *name;
-    } nonzero[] = {{KLD_KEY_VOCAB, "vocab_size"},
-                   {KLD_KEY_INTERMEDIATE, "intermediate_size"},
-                   {KLD_KEY_MAX_POSITION, "max_position_embeddings"},
-                   {KLD_KEY_HIDDEN, "hidden_size"},
-                   {KLD_KEY_LAYERS, "num_hidden_layers"},
-                   {KLD_KEY_HEADS, "num_attention_heads"},
-                   {KLD_KEY_KV_HEADS, "num_key_value_heads"}};
-    for (size_t i = 0; i < sizeof nonzero / sizeof *nonzero; i++) {
-        if (v[nonzero[i].key] < 1)
-            return kld_fail(err, KLD_E_INPUT, "config.json: '%s' is 0", nonzero[i].name);
+/* Counts that may be 0: there is none of it. */
+static bool may_be_zero(kld_key key) {
+    switch (key) {
+    case KLD_KEY_WINDOW:
+    case KLD_KEY_FULL_LAYERS:
+    case KLD_KEY_ROTARY_DIM:
+    case KLD_KEY_Q_LORA:
+    case KLD_KEY_ROPE_DIM:
+    case KLD_KEY_SHARED_EXPERTS:
+    case KLD_KEY_DENSE_LAYERS: return true;
+    default: return false;
     }
+}
+
+static const struct {
+    kld_key slides, full;
+} derived[] = {{KLD_KEY_SLIDING_HEADS, KLD_KEY_HEADS},
+               {KLD_KEY_SLIDING_KV_HEADS, KLD_KEY_KV_HEADS},
+               {KLD_KEY_SLIDING_HEAD_DIM, KLD_KEY_HEAD_DIM},
+               {KLD_KEY_SLIDING_VALUE_DIM, KLD_KEY_VALUE_DIM}};
+
+static kld_status read_values(kld_config_read *r, const json_t *text, kld_err *err) {
+    static const kld_key one[] = {KLD_KEY_USE_WINDOW, KLD_KEY_VALUE_SCALE, KLD_KEY_SPARSE_STEP,
+                                  KLD_KEY_GROUPS,     KLD_KEY_TOP_GROUPS,  KLD_KEY_ROUTED_SCALE};
+    double *v = r->value;
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) v[one[i]] = 1;
+    v[KLD_KEY_VALUE_DIM] = KLD_DERIVED;
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++)
+        v[derived[i].slides] = KLD_DERIVED;
+    for (size_t i = 0; i < r->arch->n_keys; i++) {
+        const kld_key_row *row = &r->arch->keys[i];
+        TRY(read_key(row, text, &v[row->key], err));
+        if (row->kind == KLD_KIND_COUNT && v[row->key] == 0 && !may_be_zero(row->key))
+            return kld_fail(err, KLD_E_INPUT, "config.json: '%s' is 0", row->name);
+    }
+    if (v[KLD_KEY_KV_HEADS] == KLD_DERIVED) v[KLD_KEY_KV_HEADS] = v[KLD_KEY_HEADS];
+    if (r->arch->attention == KLD_BLOCK_LATENT_ATTENTION)
+        v[KLD_KEY_HEAD_DIM] = v[KLD_KEY_NOPE_DIM] + v[KLD_KEY_ROPE_DIM];
     if (v[KLD_KEY_HEAD_DIM] == KLD_DERIVED)
         v[KLD_KEY_HEAD_DIM] = floor(v[KLD_KEY_HIDDEN] / v[KLD_KEY_HEADS]);
+    if (v[KLD_KEY_VALUE_DIM] == KLD_DERIVED) v[KLD_KEY_VALUE_DIM] = v[KLD_KEY_HEAD_DIM];
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++)
+        if (v[derived[i].slides] == KLD_DERIVED) v[derived[i].slides] = v[derived[i].full];
     if (v[KLD_KEY_LAYERS] > MAX_LAYERS)
         return kld_fail(err, KLD_E_INPUT, "config.json: 'num_hidden_layers' is %.0f, above %d",
                         v[KLD_KEY_LAYERS], MAX_LAYERS);
-    if (fmod(v[KLD_KEY_HEADS], v[KLD_KEY_KV_HEADS]) != 0)
-        return kld_fail(
-            err, KLD_E_INPUT,
-            "config.json: %.0f attention heads are not a multiple of %.0f key/value heads",
-            v[KLD_KEY_HEADS], v[KLD_KEY_KV_HEADS]);
-    if (v[KLD_KEY_HEAD_DIM] < 2 || fmod(v[KLD_KEY_HEAD_DIM], 2) != 0)
-        return kld_fail(err, KLD_E_UNSUPPORTED, "config.json: 'head_dim' %.0f is not even",
-                        v[KLD_KEY_HEAD_DIM]);
     return KLD_OK;
 }
 
 /* The outer flag wins: the loader of a multimodal release ties by its own config. */
-static kld_status read_tied(const json_t *root, const json_t *text, bool *tied, kld_err *err) {
+static kld_status read_tied(const json_t *root, const json_t *text, const kld_arch *arch,
+                            bool *tied, kld_err *err) {
     const json_t *from = json_object_get(root, "tie_word_embeddings") ? root : text;
-    *tied = false;
+    *tied = arch->tied;
     if (!json_object_get(from, "tie_word_embeddings")) return KLD_OK;
     return kld_where(err, kld_json_bool(from, "tie_word_embeddings", tied, err), "config.json");
 }
 
-static kld_status read_activation(const json_t *text, kld_activation *out, kld_err *err) {
-    const json_t *v = json_object_get(text, "hidden_act");
-    *out = KLD_ACT_SILU;
-    if (!v) return KLD_OK;
+static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_activation *out,
+                                  kld_err *err) {
+    bool other = listed(arch->lists, "hidden_activation");
+    const char *key = other && json_object_get(text, "hidden_activation") ? "hidden_activation"
+                                                                          : "hidden_act";
+    const json_t *v = json_object_get(text, key);
+    *out = arch->activation;
+    if (!v || json_is_null(v)) return KLD_OK;
     const char *s = json_string_value(v);
-    if (s && (!strcmp(s, "silu") || !strcmp(s, "swish"))) return KLD_OK;
-    *out = KLD_ACT_GELU_TANH;
-    if (s && !strcmp(s, "gelu_pytorch_tanh")) return KLD_OK;
+    bool silu = s && (!strcmp(s, "silu") || !strcmp(s, "swish"));
+    /* What gpt-oss computes is written down as silu. */
+    if (silu && arch->activation == KLD_ACT_CLAMPED_GLU) return KLD_OK;
+    *out = silu ? KLD_ACT_SILU : KLD_ACT_GELU_TANH;
+    if (silu || (s && !strcmp(s, "gelu_pytorch_tanh"))) return KLD_OK;
     return kld_fail(
         err, KLD_E_UNSUPPORTED,
-        "config.json: 'hidden_act' is %.80s; only silu and gelu_pytorch_tanh are implemented",
+        "config.json: '%s' is %.80s; only silu and gelu_pytorch_tanh are implemented", key,
         s ? s : kld_json_kind(v));
 }
 
-/* What layer_types says of layer i; absent: -1. */
-static kld_status layer_type(const json_t *types, size_t i, int *sliding, kld_err *err) {
-    *sliding = -1;
-    if (!types) return KLD_OK;
-    const char *s = json_string_value(json_array_get(types, i));
-    if (s && !strcmp(s, "full_attention")) *sliding = 0;
-    else if (s && !strcmp(s, "sliding_attention")) *sliding = 1;
-    else
+static kld_status read_interleave(const json_t *text, const kld_arch *arch, bool *out,
+                                  kld_err *err) {
+    *out = arch->rope_interleaved;
+    if (!listed(arch->lists, "rope_interleave") || !json_object_get(text, "rope_interleave"))
+        return KLD_OK;
+    return kld_where(err, kld_json_bool(text, "rope_interleave", out, err), "config.json");
+}
+
+static kld_status check_attention(const kld_attention *a, const kld_arch *arch, kld_err *err) {
+    if (a->heads % a->kv_heads)
+        return kld_fail(
+            err, KLD_E_INPUT,
+            "config.json: %zu attention heads are not a multiple of %zu key/value heads", a->heads,
+            a->kv_heads);
+    bool latent = arch->attention == KLD_BLOCK_LATENT_ATTENTION;
+    if (!latent && (a->head_dim < 2 || a->head_dim % 2))
+        return kld_fail(err, KLD_E_UNSUPPORTED, "config.json: 'head_dim' %zu is not even",
+                        a->head_dim);
+    if (a->rope_dim % 2 || a->rope_first + a->rope_dim > a->head_dim)
         return kld_fail(err, KLD_E_UNSUPPORTED,
-                        "config.json: layer_types[%zu] '%.80s' is not implemented", i,
-                        s ? s : kld_json_kind(json_array_get(types, i)));
+                        "config.json: %zu rotated columns in a head of %zu: expected an even "
+                        "number of at most as many",
+                        a->rope_dim, a->head_dim);
     return KLD_OK;
 }
 
-static kld_status read_windows(kld_config_read *r, const json_t *text, kld_arena *arena,
-                               kld_err *err) {
-    size_t n = r->config.layers;
-    TRY(ARENA_ARRAY(arena, &r->window, n, err));
-    json_t *types = json_object_get(text, "layer_types");
-    if (json_is_null(types)) types = NULL;
-    if (types && (!json_is_array(types) || json_array_size(types) != n))
-        return kld_fail(err, KLD_E_INPUT, "config.json: 'layer_types' is not a list of %zu entries",
-                        n);
-    size_t window = r->value[KLD_KEY_USE_WINDOW] != 0 ? (size_t)r->value[KLD_KEY_WINDOW] : 0;
-    for (size_t i = 0; i < n; i++) {
-        int said;
-        TRY(layer_type(types, i, &said, err));
-        bool slides = false;
-        switch (r->arch->window) {
-        case KLD_WINDOW_NONE: break;
-        case KLD_WINDOW_ALL_LAYERS: slides = window > 0; break;
-        case KLD_WINDOW_BY_LAYER:
-            slides = said >= 0 ? said == 1 : window && (double)i >= r->value[KLD_KEY_FULL_LAYERS];
-            break;
-        }
-        if (said >= 0 && slides != (said == 1))
-            return kld_fail(err, KLD_E_UNSUPPORTED,
-                            "config.json: layer_types[%zu] is %s, but %s layers are %s", i,
-                            said ? "sliding_attention" : "full_attention", r->arch->family,
-                            slides ? "all sliding" : "all full");
-        if (slides && !window)
-            return kld_fail(err, KLD_E_INPUT,
-                            "config.json: layer_types[%zu] slides, but there is no sliding window",
-                            i);
-        r->window[i] = slides ? window : 0;
+static kld_status read_attention(kld_config_read *r, const json_t *text, bool slides,
+                                 kld_err *err) {
+    const kld_arch *arch = r->arch;
+    const double *v = r->value;
+    kld_attention *a = &r->config.attn[slides];
+    bool own = slides && arch->sliding_rope_theta > 0;
+    kld_rope_source src = {.kind = slides ? "sliding_attention" : "full_attention",
+                           .theta_key = own ? arch->sliding_theta : "rope_theta",
+                           .theta = own ? arch->sliding_rope_theta : arch->rope_theta,
+                           .scaling = !own,
+                           .partial = arch->partial_rope,
+                           .queries = arch->scaled_queries};
+    if (arch->sliding_rope_theta <= 0) src.kind = NULL;
+    *a = (kld_attention){
+        .heads = (size_t)v[slides ? KLD_KEY_SLIDING_HEADS : KLD_KEY_HEADS],
+        .kv_heads = (size_t)v[slides ? KLD_KEY_SLIDING_KV_HEADS : KLD_KEY_KV_HEADS],
+        .head_dim = (size_t)v[slides ? KLD_KEY_SLIDING_HEAD_DIM : KLD_KEY_HEAD_DIM],
+        .value_dim = (size_t)v[slides ? KLD_KEY_SLIDING_VALUE_DIM : KLD_KEY_VALUE_DIM],
+        .window = slides ? (size_t)v[KLD_KEY_WINDOW] : 0};
+    TRY(kld_where(err, kld_rope_parse(&a->rope, text, &src, r->config.max_position, err),
+                  "config.json"));
+    a->rope_dim = v[KLD_KEY_ROTARY_DIM] > 0 ? (size_t)v[KLD_KEY_ROTARY_DIM]
+                                            : (size_t)((double)a->head_dim * a->rope.partial);
+    if (arch->attention == KLD_BLOCK_LATENT_ATTENTION) {
+        a->kv_heads = a->heads;
+        a->rope_first = (size_t)v[KLD_KEY_NOPE_DIM];
+        a->rope_dim = (size_t)v[KLD_KEY_ROPE_DIM];
     }
+    return check_attention(a, arch, err);
+}
+
+/* Latent attention makes up for what YaRN does to the scores: DeepSeek-V3's modeling code. */
+static double score_scale(const kld_config_read *r) {
+    const kld_attention *a = &r->config.attn[KLD_ATTN_FULL];
+    double by = r->value[KLD_KEY_QUERY_SCALAR];
+    double scale = 1 / sqrt(by > 0 ? by : (double)a->head_dim);
+    if (r->arch->attention != KLD_BLOCK_LATENT_ATTENTION ||
+        a->rope.scaling == KLD_ROPE_DEFAULT || a->rope.mscale_all_dim == 0 || a->rope.factor <= 1)
+        return scale;
+    double m = 0.1 * a->rope.mscale_all_dim * log(a->rope.factor) + 1;
+    return scale * m * m;
+}
+
+static kld_status read_router(kld_config_read *r, kld_err *err) {
+    const double *v = r->value;
+    kld_config *c = &r->config;
+    if (!r->arch->experts) return KLD_OK;
+    c->router = (kld_router){.score = r->arch->score,
+                             .experts = (size_t)v[KLD_KEY_EXPERTS],
+                             .top_k = (size_t)v[KLD_KEY_TOP_EXPERTS],
+                             .groups = (size_t)v[KLD_KEY_GROUPS],
+                             .top_groups = (size_t)v[KLD_KEY_TOP_GROUPS],
+                             .normalise = v[KLD_KEY_NORMALISE] != 0,
+                             .eps = r->arch->router_eps,
+                             .scale = v[KLD_KEY_ROUTED_SCALE]};
+    const kld_router *t = &c->router;
+    c->expert_intermediate = (size_t)v[KLD_KEY_EXPERT_INTERMEDIATE];
+    c->shared_intermediate = (size_t)v[KLD_KEY_SHARED_EXPERTS] * c->expert_intermediate;
+    if (t->experts > KLD_MAX_EXPERTS || t->top_k > KLD_MAX_TOP_EXPERTS)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "config.json: %zu experts, %zu a token: at most %d and %d are implemented",
+                        t->experts, t->top_k, KLD_MAX_EXPERTS, KLD_MAX_TOP_EXPERTS);
+    if (t->experts % t->groups || t->top_groups > t->groups ||
+        (t->groups > 1 && t->experts / t->groups < 2) ||
+        t->top_k > t->experts / t->groups * t->top_groups)
+        return kld_fail(err, KLD_E_INPUT,
+                        "config.json: %zu of %zu experts cannot be chosen from %zu of %zu groups",
+                        t->top_k, t->experts, t->top_groups, t->groups);
     return KLD_OK;
 }
 
@@ -264,21 +346,33 @@ kld_status kld_config_parse(kld_config_read *out, const json_t *root, kld_arena 
     TRY(check_keys(out->arch, text, false, err));
     TRY(read_values(out, text, err));
     const double *v = out->value;
-    out->config = (kld_config){.hidden = (size_t)v[KLD_KEY_HIDDEN],
-                               .intermediate = (size_t)v[KLD_KEY_INTERMEDIATE],
-                               .layers = (size_t)v[KLD_KEY_LAYERS],
-                               .heads = (size_t)v[KLD_KEY_HEADS],
-                               .kv_heads = (size_t)v[KLD_KEY_KV_HEADS],
-                               .head_dim = (size_t)v[KLD_KEY_HEAD_DIM],
-                               .vocab = (size_t)v[KLD_KEY_VOCAB],
-                               .max_position = (size_t)v[KLD_KEY_MAX_POSITION],
-                               .norm_eps = v[KLD_KEY_EPS],
-                               .attn_scale = 1 / sqrt(v[KLD_KEY_HEAD_DIM])};
-    TRY(read_tied(root, text, &out->config.tied, err));
-    TRY(read_activation(text, &out->config.activation, err));
-    TRY(kld_where(err,
-                  kld_rope_parse(&out->config.rope, text, out->arch->rope_theta,
-                                 out->config.max_position, err),
-                  "config.json"));
-    return read_windows(out, text, arena, err);
+    kld_config *c = &out->config;
+    *c = (kld_config){.hidden = (size_t)v[KLD_KEY_HIDDEN],
+                      .intermediate = (size_t)v[KLD_KEY_INTERMEDIATE],
+                      .layers = (size_t)v[KLD_KEY_LAYERS],
+                      .vocab = (size_t)v[KLD_KEY_VOCAB],
+                      .max_position = (size_t)v[KLD_KEY_MAX_POSITION],
+                      .dense_window = SIZE_MAX,
+                      .norm_eps = v[KLD_KEY_EPS],
+                      .norm_plus_one = out->arch->norm_plus_one,
+                      .embed_scale = out->arch->embed_scaled ? sqrt(v[KLD_KEY_HIDDEN]) : 1,
+                      .logit_cap = v[KLD_KEY_LOGIT_CAP],
+                      .activation_limit = v[KLD_KEY_ACTIVATION_LIMIT],
+                      .value_scale = v[KLD_KEY_VALUE_SCALE],
+                      .q_lora = (size_t)v[KLD_KEY_Q_LORA],
+                      .kv_lora = (size_t)v[KLD_KEY_KV_LORA],
+                      .nope_dim = (size_t)v[KLD_KEY_NOPE_DIM],
+                      .latent_eps = out->arch->latent_eps};
+    if (v[KLD_KEY_INDEX_TOP_K] > 0) c->dense_window = (size_t)v[KLD_KEY_INDEX_TOP_K];
+    TRY(read_tied(root, text, out->arch, &c->tied, err));
+    TRY(read_activation(text, out->arch, &c->activation, err));
+    for (int slides = 0; slides < KLD_ATTN_KINDS; slides++)
+        TRY(read_attention(out, text, slides, err));
+    c->attn_scale = score_scale(out);
+    const kld_rope *rope = &c->attn[KLD_ATTN_FULL].rope;
+    c->query_beta = rope->llama_4_beta;
+    c->query_length = rope->original_max_position;
+    TRY(read_interleave(text, out->arch, &c->rope_interleaved, err));
+    TRY(read_router(out, err));
+    return kld_config_layers(out, text, arena, err);
 }

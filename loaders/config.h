@@ -10,11 +10,17 @@ typedef struct kld_config_read {
     const kld_arch *arch;
     kld_config config; /* hyper-parameters */
     double value[KLD_KEY_COUNT];
-    size_t *window; /* [config.layers] arena; sliding window of each layer, 0 = full */
+    bool *slides; /* [config.layers] arena; the layer's attention is config.attn[slides] */
+    bool *sparse; /* [config.layers] arena; the layer has a mixture of experts */
 } kld_config_read;
 
 /* The object that holds the text model's keys: text_config if there is one, else root. */
 const json_t *kld_config_text(const json_t *root);
+
+/* Which layers slide, and which have experts; r->config.layers and r->value are set.
+ * KLD_E_INPUT, KLD_E_UNSUPPORTED as kld_config_parse. */
+KLD_NODISCARD kld_status kld_config_layers(kld_config_read *r, const json_t *text,
+                                           kld_arena *arena, kld_err *err);
 
 /* Every key is read, asserted or ignored; any other is refused.
  * KLD_E_UNSUPPORTED  architecture, key or value not implemented (named).

@@ -53,12 +53,45 @@ static uint64_t weight_elements(const kld_weight *w) {
     return (uint64_t)w->rows * w->cols + (w->bias ? w->rows : 0);
 }
 
+bool kld_model_next_weight(const kld_model *m, kld_weight_at *at) {
+    for (;; at->next++) {
+        size_t i = at->next, n = KLD_SLOT_EXPERT_GATE;
+        const kld_layer *l = at->layer ? &m->layer[at->layer - 1] : NULL;
+        const kld_weight *w = NULL;
+        if (i < n) {
+            bool shared = !l && i == KLD_SLOT_HEAD && m->config.tied;
+            at->slot = (kld_slot)i;
+            if (!shared) w = l ? &l->slot[i] : &m->global[i];
+        } else if (l && l->expert && (i - n) / 3 < m->config.router.experts) {
+            at->expert = (i - n) / 3;
+            const kld_expert *e = &l->expert[at->expert];
+            at->slot = (kld_slot)(n + (i - n) % 3);
+            w = (i - n) % 3 == 0 ? &e->gate : (i - n) % 3 == 1 ? &e->up : &e->down;
+        } else {
+            if (at->layer++ == m->config.layers) return false;
+            at->next = SIZE_MAX;
+            continue;
+        }
+        if (!w || !w->rows) continue;
+        at->w = w;
+        at->next++;
+        return true;
+    }
+}
+
+static bool is_expert(kld_slot s) {
+    return s == KLD_SLOT_EXPERT_GATE || s == KLD_SLOT_EXPERT_UP || s == KLD_SLOT_EXPERT_DOWN;
+}
+
 uint64_t kld_model_parameters(const kld_model *m) {
     uint64_t n = 0;
-    for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-        bool shared = s == KLD_SLOT_HEAD && m->config.tied;
-        if (!shared) n += weight_elements(&m->global[s]);
-        for (size_t l = 0; l < m->config.layers; l++) n += weight_elements(&m->layer[l].slot[s]);
-    }
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) n += weight_elements(at.w);
+    return n;
+}
+
+uint64_t kld_model_active_parameters(const kld_model *m) {
+    uint64_t n = 0;
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
+        if (!is_expert(at.slot) || at.expert < m->config.router.top_k) n += weight_elements(at.w);
     return n;
 }

@@ -17,9 +17,16 @@ static const char *const names[KLD_FMT_COUNT] = {
 const char *kld_format_name(kld_format f) { return f < KLD_FMT_COUNT ? names[f] : "?"; }
 
 static uint64_t bytes_of(const kld_tensor *t) { return t ? t->bytes : 0; }
+static uint64_t parts_of(const kld_weight *w) { return w->parts ? w->parts : 1; }
 
 uint64_t kld_weight_bytes(const kld_weight *w) {
-    return bytes_of(w->data) + bytes_of(w->scale) + bytes_of(w->global) + bytes_of(w->bias);
+    return (bytes_of(w->data) + bytes_of(w->scale) + bytes_of(w->bias)) / parts_of(w) +
+           bytes_of(w->global);
+}
+
+uint64_t kld_weight_bias(const kld_weight *w, uint64_t *bytes) {
+    *bytes = bytes_of(w->bias) / parts_of(w);
+    return w->part * *bytes;
 }
 
 /* Files promise no alignment, so values are assembled from bytes. */
@@ -101,8 +108,8 @@ static void decode_fp8(const kld_weight *w, kld_weight_view v, size_t row0, size
     }
 }
 
-void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size_t n, bool unscaled,
-                       float *out) {
+static void decode_rows(const kld_weight *w, kld_weight_view v, size_t row0, size_t n,
+                        bool unscaled, float *out) {
     switch (w->format) {
     case KLD_FMT_BF16:
     case KLD_FMT_F16:
@@ -122,6 +129,24 @@ void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size
     }
 }
 
+/* Column c of stored row r is element [c][r]. */
+static void decode_in_major(const kld_weight *w, const unsigned char *p, size_t r, float *out) {
+    for (size_t c = 0; c < w->cols; c++) out[c] = kld_scale_value(w->data, p, c * w->rows + r);
+}
+
+void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size_t n, bool unscaled,
+                       float *out) {
+    if (!w->shards && !w->in_major) {
+        decode_rows(w, v, row0, n, unscaled, out);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        size_t r = kld_weight_stored_row(w->shards, w->shard_rows, row0 + i);
+        if (w->in_major) decode_in_major(w, v.data, r, out + i * w->cols);
+        else decode_rows(w, v, r, 1, unscaled, out + i * w->cols);
+    }
+}
+
 float kld_weight_alpha(const kld_weight *w, kld_weight_view v) {
     if (w->format == KLD_FMT_NVFP4)
         return w->global_divides ? 1.0f / load_f32(v.global) : load_f32(v.global);
@@ -130,11 +155,11 @@ float kld_weight_alpha(const kld_weight *w, kld_weight_view v) {
 }
 
 kld_weight_slice kld_weight_rows(const kld_weight *w, size_t row0, size_t n) {
-    uint64_t row = w->data->bytes / w->rows;
-    kld_weight_slice s = {row0 * row, n * row, 0, bytes_of(w->scale)};
+    uint64_t all = w->data->bytes / parts_of(w), row = all / kld_weight_stored_rows(w);
+    kld_weight_slice s = {w->part * all + row0 * row, n * row, 0, bytes_of(w->scale)};
     if (!w->scale || w->format == KLD_FMT_FP8_TENSOR) return s;
-    uint64_t scales = w->scale->bytes / w->rows;
-    s.scale_at = row0 * scales;
-    s.scale_bytes = n * scales;
+    uint64_t scales = w->scale->bytes / parts_of(w);
+    s.scale_at = w->part * scales + row0 * (scales / w->rows);
+    s.scale_bytes = n * (scales / w->rows);
     return s;
 }

@@ -35,7 +35,30 @@ typedef struct kld_weight {
     bool global_divides;           /* compressed-tensors: W = code * (scale / global) */
     const kld_tensor *bias;        /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
+    /* Experts in one tensor: data, scale and bias are part `part` of `parts` equal ones; 0 = all. */
+    size_t part, parts;
+    bool in_major; /* dense values are stored as [cols][rows] */
+    /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded rows
+     * are the first parts of all shards, then the second, then the third.  0 = as stored. */
+    size_t shards, shard_rows[3];
 } kld_weight;
+
+/* The stored row that decoded row r comes from (data, scale and bias alike). */
+static inline size_t kld_weight_stored_row(size_t shards, const size_t rows[3], size_t r) {
+    size_t before = 0, all = rows[0] + rows[1] + rows[2];
+    if (!shards) return r;
+    for (int p = 0; p < 2 && r >= shards * rows[p]; p++) {
+        r -= shards * rows[p];
+        before += rows[p];
+    }
+    size_t width = before < rows[0] ? rows[0] : before < rows[0] + rows[1] ? rows[1] : rows[2];
+    return r / width * all + before + r % width;
+}
+
+/* Rows as they are stored: what kld_weight_rows and kld_weight_check count. */
+static inline size_t kld_weight_stored_rows(const kld_weight *w) {
+    return w->in_major ? w->cols : w->rows;
+}
 
 /* Bytes of data + scale + global + bias as stored. */
 uint64_t kld_weight_bytes(const kld_weight *w);
@@ -60,17 +83,20 @@ void kld_weight_decode(const kld_weight *w, kld_weight_view v, size_t row0, size
 /* The factor that `unscaled` left out: 1 for formats without one.  Needs the scalars of v. */
 float kld_weight_alpha(const kld_weight *w, kld_weight_view v);
 
-/* Where rows [row0, row0+n) lie in the stored data and scale tensors, in bytes.  A scale that is
+/* Where stored rows [row0, row0+n) lie in the data and scale tensors, in bytes.  A scale that is
  * one number for all rows (and the global scale) is given whole. */
 typedef struct kld_weight_slice {
     uint64_t data_at, data_bytes, scale_at, scale_bytes;
 } kld_weight_slice;
 kld_weight_slice kld_weight_rows(const kld_weight *w, size_t row0, size_t n);
 
+/* Where the bias lies in its tensor, in bytes; *bytes is 0 without one. */
+uint64_t kld_weight_bias(const kld_weight *w, uint64_t *bytes);
+
 /* Element i of a BF16, F16 or F32 tensor whose bytes are p, as FP32. */
 float kld_scale_value(const kld_tensor *t, const unsigned char *p, size_t i);
 
-/* Scan scales and dense values of rows [row0, row0+n); data and scale of v begin at row0 (see
+/* Scan scales and dense values of stored rows [row0, row0+n); data and scale of v begin at row0 (see
  * kld_weight_rows).  KLD_E_INPUT for NaN or negative block scales, NaN or Inf
  * or non-positive global/tensor scale, E8M0 255; the message has tensor, count, first [r,c].
  * Non-finite dense values are counted into *nonfinite and are not an error here. */

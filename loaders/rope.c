@@ -18,6 +18,7 @@ static const char *const known[] = {"rope_type",
                                     "low_freq_factor",
                                     "high_freq_factor",
                                     "partial_rotary_factor",
+                                    "llama_4_scaling_beta",
                                     "original_max_position_embeddings"};
 
 static const struct {
@@ -104,21 +105,30 @@ static kld_status read_yarn(kld_rope *r, const json_t *d, size_t max_position, k
     double m, m_all;
     TRY(number(d, "mscale", 0, &m, err));
     TRY(number(d, "mscale_all_dim", 0, &m_all, err));
+    r->mscale_all_dim = m_all;
     double fallback = m != 0 && m_all != 0 ? mscale(r->factor, m) / mscale(r->factor, m_all)
                                            : mscale(r->factor, 1);
     return positive(d, "attention_factor", fallback, &r->attention_factor, err);
 }
 
-static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text, size_t max_position,
-                            kld_err *err) {
+static kld_status read_partial(kld_rope *r, const json_t *d, const kld_rope_source *src,
+                               kld_err *err) {
+    TRY(positive(d, "partial_rotary_factor", r->partial, &r->partial, err));
+    if (r->partial > 1 || (r->partial != 1 && !src->partial))
+        return kld_fail(err, KLD_E_UNSUPPORTED, "partial_rotary_factor %g is not implemented",
+                        r->partial);
+    return KLD_OK;
+}
+
+static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text,
+                            const kld_rope_source *src, size_t max_position, kld_err *err) {
     TRY(check_keys(d, err));
     TRY(read_type(r, d, err));
     TRY(positive(d, "rope_theta", r->theta, &r->theta, err));
-    double partial;
-    TRY(number(d, "partial_rotary_factor", 1, &partial, err));
-    if (partial != 1)
-        return kld_fail(err, KLD_E_UNSUPPORTED, "partial_rotary_factor %g is not implemented",
-                        partial);
+    TRY(read_partial(r, d, src, err));
+    TRY(number(d, "llama_4_scaling_beta", 0, &r->llama_4_beta, err));
+    if (r->llama_4_beta != 0 && !src->queries)
+        return kld_fail(err, KLD_E_UNSUPPORTED, "key 'llama_4_scaling_beta' is not implemented");
     /* transformers: a value outside the dictionary wins, and the longest position is the
      * last resort. */
     double outside;
@@ -141,7 +151,25 @@ static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text, si
     return KLD_OK;
 }
 
-kld_status kld_rope_parse(kld_rope *r, const json_t *text, double default_theta,
+/* The member that is about these layers, when the object differs by layer kind. */
+static kld_status of_kind(const json_t **d, const char *kind, kld_err *err) {
+    const char *k;
+    json_t *v;
+    bool nested = false;
+    json_object_foreach((json_t *)(uintptr_t)*d, k, v) nested |= kind && json_is_object(v);
+    if (!nested) return KLD_OK;
+    json_object_foreach((json_t *)(uintptr_t)*d, k, v) {
+        if (strcmp(k, "full_attention") != 0 && strcmp(k, "sliding_attention") != 0)
+            return kld_fail(err, KLD_E_UNSUPPORTED, "key '%s' is not implemented", k);
+    }
+    *d = json_object_get(*d, kind);
+    if (!json_is_object(*d))
+        return kld_fail(err, KLD_E_INPUT, "'%s': expected an object, found %s", kind,
+                        kld_json_kind(*d));
+    return KLD_OK;
+}
+
+kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source *src,
                           size_t max_position, kld_err *err) {
     *r = (kld_rope){.factor = 1,
                     .attention_factor = 1,
@@ -150,11 +178,15 @@ kld_status kld_rope_parse(kld_rope *r, const json_t *text, double default_theta,
                     .beta_slow = 1,
                     .low_freq_factor = 1,
                     .high_freq_factor = 4,
+                    .partial = 1,
                     .original_max_position = (double)max_position};
-    TRY(positive(text, "rope_theta", default_theta, &r->theta, err));
+    TRY(positive(text, src->theta_key, src->theta, &r->theta, err));
+    TRY(read_partial(r, text, src, err));
     const char *key = "rope_scaling";
     const json_t *d = json_object_get(text, key);
-    if (!json_is_object(d) || !json_object_size(d)) {
+    bool given = json_is_object(d) && json_object_size(d);
+    if (given && !src->scaling) return KLD_OK;
+    if (!given) {
         if (d && !json_is_object(d) && !json_is_null(d))
             return kld_fail(err, KLD_E_INPUT, "'rope_scaling': expected an object, found %s",
                             kld_json_kind(d));
@@ -165,7 +197,8 @@ kld_status kld_rope_parse(kld_rope *r, const json_t *text, double default_theta,
     if (!json_is_object(d))
         return kld_fail(err, KLD_E_INPUT, "'%s': expected an object, found %s", key,
                         kld_json_kind(d));
-    return kld_where(err, read_dict(r, d, text, max_position, err), "%s", key);
+    TRY(kld_where(err, of_kind(&d, src->kind, err), "%s", key));
+    return kld_where(err, read_dict(r, d, text, src, max_position, err), "%s", key);
 }
 
 /* theta^(2i/d): the exponent is an FP32 quotient, as in transformers. */
