@@ -290,12 +290,12 @@ static void decode_case(twin *t, kld_format f, size_t rows, size_t cols, bool di
         .format = f, .rows = rows, .cols = cols, .data = &td, .global_divides = divides};
     if (fp4 || fp8) w.scale = &ts;
     if (f == KLD_FMT_NVFP4) w.global = &tg;
-    kld_weight_view v = {data, scale, (const unsigned char *)&global};
+    kld_weight_view v = {.data = data, .scale = scale, .global = (const unsigned char *)&global};
     kld_raw_weight raw = {.w = &w, .alpha = kld_weight_alpha(&w, v), .global = 1};
     if (f == KLD_FMT_NVFP4) raw.global = global;
     if (f == KLD_FMT_FP8_TENSOR) raw.global = *(float *)(void *)scale;
     void *dd = gpu_copy(t, data, bytes), *ds = gpu_copy(t, scale, 4 * n_scale + 4), *mem;
-    raw.v = (kld_weight_view){dd, ds, NULL};
+    raw.v = (kld_weight_view){.data = dd, .scale = ds};
     kld_err err = {0};
     kld_precision p = t->bf16 ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
     kld_dev_weight out;
