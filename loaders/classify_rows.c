@@ -1,6 +1,6 @@
 #include "loaders/classify_rows.h"
 
-#define BIT(t) KLD_DTYPE_BIT(t)
+#define BIT(t) (1u << KLD_##t)
 enum {
     FLOATS = KLD_DTYPES_FLOAT,
     INT32S = BIT(I32) | BIT(U32),

@@ -7,9 +7,8 @@
 
 KLD_EXTERN_C_BEGIN
 
-#define KLD_DTYPE_BIT(t) (1u << KLD_##t)
 enum {
-    KLD_DTYPES_FLOAT = KLD_DTYPE_BIT(BF16) | KLD_DTYPE_BIT(F16) | KLD_DTYPE_BIT(F32),
+    KLD_DTYPES_FLOAT = 1u << KLD_BF16 | 1u << KLD_F16 | 1u << KLD_F32,
     KLD_DTYPES_ANY = ~0u >> 1
 };
 

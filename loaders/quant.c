@@ -48,19 +48,6 @@ uint64_t kld_weight_bytes(const kld_weight *w) {
     return n;
 }
 
-unsigned kld_format_bits(kld_format f) {
-    switch (f) {
-    case KLD_FMT_INT4_PACKED:
-    case KLD_FMT_INT4_PAIRS:
-    case KLD_FMT_AWQ:
-    case KLD_FMT_GPTQ4: return 4;
-    case KLD_FMT_INT8:
-    case KLD_FMT_INT8_PACKED:
-    case KLD_FMT_GPTQ8: return 8;
-    default: return 0;
-    }
-}
-
 /* Files promise no alignment, so values are assembled from bytes. */
 static uint16_t load16(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
 

@@ -21,7 +21,8 @@ typedef enum kld_format {
     KLD_FMT_FP8_CHANNEL, /* E4M3, one scale a row */
     KLD_FMT_FP8_BLOCK,   /* E4M3, one scale a block_rows x block_cols block; edge blocks partial */
     KLD_FMT_MXFP8,       /* E4M3 codes, E8M0 scale a 32 block */
-    /* Integers.  W = (q - z) * s; scales (and zeros) are one a row and group of columns. */
+    /* Integers, to the end.  W = (q - z) * s; scales (and zeros) are one a row and group of
+       columns. */
     KLD_FMT_INT8,        /* I8 [rows][cols], two's complement, z = 0 */
     KLD_FMT_INT4_PACKED, /* bit stream along cols in 32-bit words, each row padded to whole words;
                             q + 8 is stored.  Zeros as q, a stream along rows, [words][groups] */
@@ -74,7 +75,10 @@ const kld_tensor *kld_weight_part(const kld_weight *w, kld_part part); /* NULL: 
 /* Bytes of all parts as stored. */
 uint64_t kld_weight_bytes(const kld_weight *w);
 /* Bits of an integer code: 4 or 8; 0 for other formats. */
-unsigned kld_format_bits(kld_format f);
+static inline unsigned kld_format_bits(kld_format f) {
+    bool eight = f == KLD_FMT_INT8 || f == KLD_FMT_INT8_PACKED || f == KLD_FMT_GPTQ8;
+    return eight ? 8 : f >= KLD_FMT_INT8 && f < KLD_FMT_COUNT ? 4 : 0;
+}
 
 /* The stored parts of one weight in memory, as read from disk. */
 typedef struct kld_weight_view {

@@ -63,7 +63,7 @@ static int zero_at(const layout *l, size_t r, size_t g) {
         return (int)(kld_int_field(p + 4 * g * l->words, r * bits, bits) + w->zero_add) &
                (int)((1u << bits) - 1);
     default: {
-        if (!p) return 1 << (bits - 1);
+        if (!p) return bits == 8 ? 128 : 8;
         size_t bit = r * bits;
         return (int)kld_int_field(p + 4 * (bit / 32 * w->groups + g), bit % 32, bits);
     }
