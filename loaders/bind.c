@@ -2,6 +2,7 @@
 
 #include "kld/base/buf.h"
 #include "loaders/classify.h"
+#include "loaders/quant_config.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -153,7 +154,8 @@ static kld_status bind_row(binder *b, const kld_tensor_row *row, const char *nam
     kld_expect want = {.rows = b->dim[row->rows],
                        .cols = b->dim[row->cols],
                        .quantizable = row->quantizable,
-                       .bias = wants_bias(b, row->bias)};
+                       .bias = wants_bias(b, row->bias),
+                       .quant = kld_quant_config(&b->m->ckpt)};
     return kld_weight_classify(w, &mod, &want, err);
 }
 
