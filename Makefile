@@ -39,7 +39,8 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_SRC  := $(sort $(wildcard logits/cuda/*.cu))
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$(B)/obj/%.o)
 # What the CUDA back end uses of the lower floors: its own copies, for it is loaded by itself.
-CUDA_PIC  := $(patsubst %,$(B)/pic/%.o,kld/base/status kld/base/mem kld/base/thread kld/base/version)
+CUDA_PIC  := $(patsubst %,$(B)/pic/%.o,kld/base/status kld/base/mem kld/base/thread kld/base/version \
+               loaders/actquant)
 CUDA_SO   := $(if $(filter 1,$(CUDA)),$(B)/bin/kld-cuda.so)
 
 LIB_SRC   := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \

@@ -1,6 +1,7 @@
 #include "loaders/bind_impl.h"
 
 #include "kld/base/buf.h"
+#include "loaders/quant_config.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -153,7 +154,9 @@ kld_status kld_bind_module(kld_binder *b, const char *name, const kld_expect *wa
                            kld_err *err) {
     kld_module mod;
     TRY(gather(b, name, &mod, err));
-    return kld_weight_classify(w, &mod, want, err);
+    kld_expect all = *want;
+    all.quant = kld_quant_config(&b->m->ckpt);
+    return kld_weight_classify(w, &mod, &all, err);
 }
 
 /* A vector that is a tensor of its own: the module would be its name without a suffix. */
@@ -168,6 +171,9 @@ static kld_status bind_bare(kld_binder *b, const char *name, size_t rows, kld_we
     return kld_weight_classify(w, &mod, &want, err);
 }
 
+/* MiMo's fused projection: in layers that slide, too, as many as the others have key/value heads. */
+static size_t qkv_shards(const kld_binder *b) { return (size_t)b->r->value[KLD_KEY_KV_HEADS]; }
+
 static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char *name,
                            kld_weight *w, kld_err *err) {
     if (row->bare) return bind_bare(b, name, b->dim[row->rows], w, err);
@@ -175,6 +181,7 @@ static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char 
                        .cols = b->dim[row->cols],
                        .quantizable = row->quantizable,
                        .bias = wants_bias(b, row->bias)};
+    if (row->slot == KLD_SLOT_QKV) want.shards = qkv_shards(b);
     return kld_bind_module(b, name, &want, w, err);
 }
 
@@ -272,8 +279,12 @@ static kld_status bind_layer(kld_binder *b, size_t l, kld_err *err) {
         TRY(bind_row(b, row, name, &layer->slot[row->slot], err));
     }
     kld_weight *qkv = &layer->slot[KLD_SLOT_QKV];
-    if (qkv->rows) { /* one shard a key/value head */
-        size_t n = layer->attn->kv_heads;
+    if (qkv->rows) {
+        size_t n = qkv_shards(b);
+        if (layer->attn->kv_heads % n || layer->attn->heads % n)
+            return kld_fail(err, KLD_E_UNSUPPORTED,
+                            "layer %zu: %zu and %zu heads in %zu shards of self_attn.qkv_proj", l,
+                            layer->attn->heads, layer->attn->kv_heads, n);
         qkv->shards = n;
         qkv->shard_rows[0] = b->dim[KLD_DIM_Q] / n;
         qkv->shard_rows[1] = b->dim[KLD_DIM_K] / n;

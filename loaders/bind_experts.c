@@ -2,13 +2,14 @@
 #include "loaders/bind_impl.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* One module an expert and projection. */
 static kld_status bind_split(kld_binder *b, const char *base, kld_layer *layer, kld_err *err) {
     const kld_expert_row *row = b->r->arch->experts;
     const kld_config *c = &b->r->config;
-    kld_expect wide = {c->expert_intermediate, c->hidden, true, false};
-    kld_expect back = {c->hidden, c->expert_intermediate, true, false};
+    kld_expect wide = {.rows = c->expert_intermediate, .cols = c->hidden, .quantizable = true};
+    kld_expect back = {.rows = c->hidden, .cols = c->expert_intermediate, .quantizable = true};
     for (size_t e = 0; e < c->router.experts; e++) {
         char name[KLD_MAX_NAME];
         snprintf(name, sizeof name, "%s.%zu.%s", base, e, row->gate);
@@ -61,7 +62,7 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
     const kld_expert_row *row = b->r->arch->experts;
     size_t n = b->r->config.router.experts;
     char full[KLD_MAX_NAME], found[160];
-    *w = (kld_weight){.rows = rows, .cols = cols, .parts = n};
+    *w = (kld_weight){.rows = rows, .cols = cols, };
     snprintf(full, sizeof full, "%s.%s", base, name);
     if (kld_bind_find(b, full, NULL)) {
         w->in_major = row->in_major;
@@ -70,6 +71,7 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
         TRY(dense_format(w->data, &w->format, err));
     } else {
         w->format = KLD_FMT_MXFP4;
+        w->block_cols = 32;
         if (cols % 32)
             return kld_fail(err, KLD_E_INPUT,
                             "%.300s: MXFP4 needs rows in blocks of 32, but they have %zu", full,
@@ -94,19 +96,46 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
     return dense_format(w->bias, &ignored, err);
 }
 
+/* The n equal slices of a tensor along its first dimension; *out NULL for none. */
+static kld_status slices(kld_binder *b, const kld_tensor *t, size_t n, kld_tensor **out,
+                         kld_err *err) {
+    *out = NULL;
+    if (!t) return KLD_OK;
+    TRY(ARENA_ARRAY(&b->m->arena, out, n, err));
+    for (size_t e = 0; e < n; e++) {
+        kld_tensor *s = &(*out)[e];
+        *s = *t;
+        s->rank--;
+        memmove(s->shape, s->shape + 1, s->rank * sizeof *s->shape);
+        s->bytes = t->bytes / n;
+        s->offset = t->offset + e * s->bytes;
+    }
+    return KLD_OK;
+}
+
 static kld_status bind_stacked(kld_binder *b, const char *base, kld_layer *layer, kld_err *err) {
     const kld_config *c = &b->r->config;
-    size_t width = c->expert_intermediate;
-    kld_weight both, down;
-    TRY(bind_stack(b, base, "gate_up_proj", 2 * width, c->hidden, &both, err));
-    TRY(bind_stack(b, base, "down_proj", c->hidden, width, &down, err));
-    if (b->r->arch->experts->interleaved) {
-        both.shards = width;
-        both.shard_rows[0] = both.shard_rows[1] = 1;
-    }
-    for (size_t e = 0; e < c->router.experts; e++) {
-        layer->expert[e] = (kld_expert){.gate = both, .down = down};
-        layer->expert[e].gate.part = layer->expert[e].down.part = e;
+    size_t width = c->expert_intermediate, n = c->router.experts;
+    static const char *const name[2] = {"gate_up_proj", "down_proj"};
+    const size_t rows[2] = {2 * width, c->hidden}, cols[2] = {c->hidden, width};
+    for (int i = 0; i < 2; i++) {
+        kld_weight all;
+        kld_tensor *data, *scale, *bias;
+        TRY(bind_stack(b, base, name[i], rows[i], cols[i], &all, err));
+        TRY(slices(b, all.data, n, &data, err));
+        TRY(slices(b, all.scale, n, &scale, err));
+        TRY(slices(b, all.bias, n, &bias, err));
+        if (!i && b->r->arch->experts->interleaved) {
+            all.shards = width;
+            all.shard_rows[0] = all.shard_rows[1] = 1;
+        }
+        for (size_t e = 0; e < n; e++) {
+            kld_weight *w = i ? &layer->expert[e].down : &layer->expert[e].gate;
+            *w = all;
+            w->data = data + e;
+            if (scale) w->scale = scale + e;
+            if (bias) w->bias = bias + e;
+        }
     }
     return KLD_OK;
 }

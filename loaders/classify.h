@@ -3,6 +3,7 @@
  * the configuration. */
 #ifndef KLD_LOADERS_CLASSIFY_H
 #define KLD_LOADERS_CLASSIFY_H
+#include "kld/base/json.h"
 #include "kld/base/status.h"
 #include "loaders/quant.h"
 
@@ -22,6 +23,10 @@ typedef struct kld_expect {
     size_t rows, cols; /* cols 1: a vector [rows] */
     bool quantizable;  /* false: only BF16, F16 or F32 */
     bool bias;         /* a bias [rows] must be there; otherwise it must not */
+    /* The quantization config or NULL.  Read for what tensors cannot say: the size of FP8 blocks
+     * (checked against the scales), how GPTQ stores zero points, packings that are refused. */
+    const json_t *quant;
+    size_t shards; /* > 1: rows are that many equal shards, and FP8 blocks begin anew in each */
 } kld_expect;
 
 /* Fill *w from the module.

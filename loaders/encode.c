@@ -15,35 +15,6 @@ float kld_amax(const float *x, size_t n) {
     return a;
 }
 
-uint8_t kld_f32_to_e4m3(float x) {
-    uint32_t u = kld_f32_bits(x), sign = u >> 24 & 0x80, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u) return (uint8_t)(sign | 0x7f);
-    if (mag >= 0x43e80000u) return (uint8_t)(sign | 0x7e); /* 464: halfway to 480 */
-    if (mag < 0x3c800000u) {
-        /* Below 2^-6 the step is 2^-9.  Adding 2^14 leaves a 24-bit significand whose last
-         * place is 2^-9, so the hardware does the rounding to even. */
-        float shifted = kld_f32_from_bits(mag) + 0x1p14f;
-        return (uint8_t)(sign | (kld_f32_bits(shifted) & 0xff));
-    }
-    uint32_t rounded = mag + 0x7ffffu + (mag >> 20 & 1); /* keep 3 bits of mantissa */
-    return (uint8_t)(sign | ((rounded >> 20) - (120u << 3)));
-}
-
-uint8_t kld_f32_to_e2m1(float x) {
-    float a = fabsf(x);
-    uint8_t sign = x < 0 ? 8 : 0;
-    /* Midpoints between neighbours; a tie goes to the even code. */
-    uint8_t c = 7;
-    if (a <= 0.25f) c = 0;
-    else if (a < 0.75f) c = 1;
-    else if (a <= 1.25f) c = 2;
-    else if (a < 1.75f) c = 3;
-    else if (a <= 2.5f) c = 4;
-    else if (a < 3.5f) c = 5;
-    else if (a <= 5.0f) c = 6;
-    return (uint8_t)(sign | c);
-}
-
 static void encode_block(const float *x, size_t n, float step, unsigned char *codes) {
     for (size_t i = 0; i < n; i += 2)
         codes[i / 2] =

@@ -4,7 +4,7 @@
  * Notation: fl is rounding to FP32, e4m3 to the nearest E4M3 (ties to even), e2m1 to the
  * nearest E2M1 (ties to the even code), saturating at 6.  Every operation is FP32.  A
  * code has its sign bit set exactly when the scaled value is below 0, so small negatives
- * give code 8 (-0) and an input of -0 gives code 0.
+ * give code 8 (-0) and an input of -0 gives code 0 (the roundings are in numfmt.h).
  *
  * Inputs must be finite: a caller that has not checked gets defined, but meaningless,
  * codes. */
@@ -55,10 +55,6 @@ void kld_encode_nvfp4(kld_nvfp4_rule rule, const float *x, size_t n, float globa
  *  codes   [n/2]   low nibble first
  *  scales  [n/32]  E8M0 bytes, exponent + 127 */
 void kld_encode_mxfp4(const float *x, size_t n, unsigned char *codes, unsigned char *scales);
-
-/* Nearest code, ties to even; saturates at 448 and 6.  NaN gives 0x7f and code 7. */
-uint8_t kld_f32_to_e4m3(float x);
-uint8_t kld_f32_to_e2m1(float x);
 
 KLD_EXTERN_C_END
 #endif

@@ -17,6 +17,34 @@ static kld_status read_global(const kld_model *m, const kld_weight *w, float *ou
     return KLD_OK;
 }
 
+/* ---- shapes that are data */
+
+/* weight_shape is what the packer saw: with padding in the last word, the only record of cols. */
+static kld_status check_extent(const kld_model *m, const kld_weight *w, kld_err *err) {
+    unsigned char bytes[16];
+    const kld_tensor *t = w->extent;
+    size_t width = kld_dtype_bits(t->dtype) / 8;
+    uint64_t dim[2] = {0};
+    TRY(kld_checkpoint_read(&m->ckpt, t, 0, bytes, 2 * width, err));
+    for (size_t i = 0; i < 2 * width; i++) dim[i / width] |= (uint64_t)bytes[i] << i % width * 8;
+    if (dim[0] == w->rows && dim[1] == w->cols) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "tensor '%.300s' says [%llu, %llu], but config.json makes the weight [%zu, "
+                    "%zu]",
+                    t->name, (unsigned long long)dim[0], (unsigned long long)dim[1], w->rows,
+                    w->cols);
+}
+
+static kld_status check_extents(const kld_model *m, kld_err *err) {
+    for (size_t l = 0; l <= m->config.layers; l++) {
+        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+            const kld_weight *w = l ? &m->layer[l - 1].slot[s] : &m->global[s];
+            if (w->rows && w->extent) TRY(check_extent(m, w, err));
+        }
+    }
+    return KLD_OK;
+}
+
 /* ---- fused groups */
 
 static const kld_slot fused[][3] = {{KLD_SLOT_Q, KLD_SLOT_K, KLD_SLOT_V},
@@ -157,6 +185,7 @@ static kld_status note_files(kld_model *m, kld_err *err) {
 }
 
 kld_status kld_model_notes(kld_model *m, bool config_ties, kld_err *err) {
+    TRY(check_extents(m, err));
     TRY(note_fused(m, err));
     TRY(note_direction(m, err));
     if (config_ties && !m->config.tied) TRY(note_tied(m, err));

@@ -16,7 +16,13 @@ enum {
     EXPECT_DENSE = 1 << KLD_FMT_BF16 | 1 << KLD_FMT_F16 | 1 << KLD_FMT_F32,
     EXPECT_NVFP4 = 1 << KLD_FMT_NVFP4,
     EXPECT_MXFP4 = 1 << KLD_FMT_MXFP4,
-    EXPECT_FP8 = 1 << KLD_FMT_FP8_TENSOR | 1 << KLD_FMT_FP8_CHANNEL
+    EXPECT_FP8 = 1 << KLD_FMT_FP8_TENSOR | 1 << KLD_FMT_FP8_CHANNEL,
+    EXPECT_BLOCKS = 1 << KLD_FMT_FP8_BLOCK,
+    EXPECT_MXFP8 = 1 << KLD_FMT_MXFP8,
+    EXPECT_INT4 = 1 << KLD_FMT_INT4_PACKED | 1 << KLD_FMT_INT4_PAIRS,
+    EXPECT_INT8 = 1 << KLD_FMT_INT8 | 1 << KLD_FMT_INT8_PACKED,
+    EXPECT_AWQ = 1 << KLD_FMT_AWQ,
+    EXPECT_GPTQ = 1 << KLD_FMT_GPTQ4 | 1 << KLD_FMT_GPTQ8
 };
 
 /* Entries that say the same of every module they match. */
@@ -33,6 +39,7 @@ typedef struct expectation {
     const char *method;
 } expectation;
 
+/* quant_algo of ModelOpt and format of compressed-tensors, in any case. */
 static const struct {
     const char *name;
     unsigned expect;
@@ -47,7 +54,17 @@ static const struct {
     {"mxfp4-pack-quantized", EXPECT_MXFP4},
     {"fp8", EXPECT_FP8},
     {"fp8_per_channel_per_token", EXPECT_FP8},
-    {"float-quantized", EXPECT_FP8},
+    {"fp8_pb_wo", EXPECT_BLOCKS},
+    {"float-quantized", EXPECT_FP8 | EXPECT_BLOCKS},
+    {"mxfp8", EXPECT_MXFP8},
+    {"mxfp8-quantized", EXPECT_MXFP8},
+    {"w4a16_awq", EXPECT_INT4},
+    {"w4a8_awq", EXPECT_INT4},
+    {"int4_awq", EXPECT_INT4},
+    {"w8a16", EXPECT_INT8},
+    {"w8a8_sq_per_channel", EXPECT_INT8},
+    {"int-quantized", EXPECT_INT8},
+    {"pack-quantized", EXPECT_INT4 | EXPECT_INT8},
     {"dense", EXPECT_DENSE},
 };
 
@@ -68,9 +85,18 @@ static unsigned algorithm(const char *name) {
 }
 
 static const char *expect_name(unsigned e) {
-    if (e & EXPECT_NVFP4) return "NVFP4";
-    if (e & EXPECT_MXFP4) return "MXFP4";
-    return e & EXPECT_FP8 ? "FP8" : "not quantized";
+    static const struct {
+        unsigned expect;
+        const char *name;
+    } all[] = {
+        {EXPECT_NVFP4, "NVFP4"},       {EXPECT_MXFP4, "MXFP4"}, {EXPECT_FP8, "FP8"},
+        {EXPECT_BLOCKS, "FP8 blocks"}, {EXPECT_MXFP8, "MXFP8"}, {EXPECT_INT4, "INT4"},
+        {EXPECT_INT8, "INT8"},         {EXPECT_AWQ, "AWQ"},     {EXPECT_GPTQ, "GPTQ"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (e & all[i].expect) return all[i].name;
+    }
+    return "not quantized";
 }
 
 const json_t *kld_quant_config(const kld_checkpoint *c) {
@@ -123,6 +149,20 @@ static kld_status add_list(rule_set *s, kld_match_rule rule, const json_t *obj, 
     return KLD_OK;
 }
 
+/* A group of compressed-tensors: its format, narrowed by what it says of the weights. */
+static unsigned of_group(const json_t *group, const char *top) {
+    const char *format = json_string_value(json_object_get(group, "format"));
+    const json_t *w = json_object_get(group, "weights");
+    const char *strategy = json_string_value(json_object_get(w, "strategy"));
+    json_int_t bits = json_integer_value(json_object_get(w, "num_bits"));
+    unsigned e = algorithm(format ? format : top);
+    if (e == (EXPECT_FP8 | EXPECT_BLOCKS) && strategy)
+        return strcmp(strategy, "block") ? EXPECT_FP8 : EXPECT_BLOCKS;
+    if (e == (EXPECT_INT4 | EXPECT_INT8) && (bits == 4 || bits == 8))
+        return bits == 4 ? EXPECT_INT4 : EXPECT_INT8;
+    return e;
+}
+
 static kld_status read_ct(expectation *e, const json_t *q, kld_err *err) {
     const char *top = json_string_value(json_object_get(q, "format"));
     e->head_too = true;
@@ -131,9 +171,7 @@ static kld_status read_ct(expectation *e, const json_t *q, kld_err *err) {
     const char *name;
     json_t *g;
     json_object_foreach(json_object_get(q, "config_groups"), name, g) {
-        const char *format = json_string_value(json_object_get(g, "format"));
-        TRY(add_list(&e->groups, KLD_MATCH_CT, g, "targets", algorithm(format ? format : top),
-                     err));
+        TRY(add_list(&e->groups, KLD_MATCH_CT, g, "targets", of_group(g, top), err));
     }
     if (!e->groups.n) e->otherwise = EXPECT_ANY;
     return KLD_OK;
@@ -157,13 +195,43 @@ static kld_status read_quark(expectation *e, const json_t *q, kld_err *err) {
     const json_t *w = json_object_get(json_object_get(q, "global_quant_config"), "weight");
     const char *dtype = json_string_value(json_object_get(w, "dtype"));
     TRY(add_list(&e->ignored, KLD_MATCH_QUARK, q, "exclude", EXPECT_DENSE, err));
+    const char *stored =
+        json_string_value(json_object_get(json_object_get(q, "export"), "weight_format"));
     if (dtype && !strcmp(dtype, "fp4")) e->otherwise = EXPECT_MXFP4;
     if (dtype && !strncmp(dtype, "fp8", 3)) e->otherwise = EXPECT_FP8;
+    if (stored && !strcmp(stored, "fake_quantized")) e->otherwise = EXPECT_DENSE;
     /* Per-layer maps override; what they say is not expected of anything. */
     if (json_object_size(json_object_get(q, "layer_quant_config")) ||
         json_object_size(json_object_get(q, "layer_type_quant_config")))
         e->otherwise = EXPECT_ANY;
     return KLD_OK;
+}
+
+/* `-:REGEX` leaves modules dense, `+:REGEX` or REGEX changes how they are quantized. */
+static kld_status read_gptq(expectation *e, const json_t *q, kld_err *err) {
+    json_int_t bits = json_integer_value(json_object_get(q, "bits"));
+    e->otherwise = bits == 4   ? 1u << KLD_FMT_GPTQ4
+                   : bits == 8 ? 1u << KLD_FMT_GPTQ8
+                               : (unsigned)EXPECT_GPTQ;
+    const char *name;
+    json_t *rule;
+    json_object_foreach(json_object_get(q, "dynamic"), name, rule) {
+        bool skip = !strncmp(name, "-:", 2);
+        const char *text = skip || !strncmp(name, "+:", 2) ? name + 2 : name;
+        TRY(add_rule(skip ? &e->ignored : &e->layers, KLD_MATCH_REGEX, text,
+                     skip ? (unsigned)EXPECT_DENSE : (unsigned)EXPECT_GPTQ, err));
+    }
+    return KLD_OK;
+}
+
+static kld_status read_fp8(expectation *e, const json_t *q, kld_err *err) {
+    const json_t *block = json_object_get(q, "weight_block_size");
+    /* DeepSeek-V4: experts are FP4 under the same method. */
+    const char *experts = json_string_value(json_object_get(q, "expert_dtype"));
+    e->otherwise = json_is_array(block) ? EXPECT_BLOCKS : EXPECT_FP8;
+    if (experts && same_word(experts, "fp4")) e->otherwise |= EXPECT_MXFP4;
+    TRY(add_list(&e->ignored, KLD_MATCH_PREFIX, q, "ignored_layers", EXPECT_DENSE, err));
+    return add_list(&e->ignored, KLD_MATCH_PREFIX, q, "modules_to_not_convert", EXPECT_DENSE, err);
 }
 
 static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err) {
@@ -174,13 +242,15 @@ static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err
     if (same_word(e->method, "compressed-tensors")) return read_ct(e, q, err);
     if (!strncmp(e->method, "modelopt", 8)) return read_modelopt(e, q, err);
     if (same_word(e->method, "quark")) return read_quark(e, q, err);
-    if (same_word(e->method, "fp8")) {
-        e->otherwise = EXPECT_FP8;
-        TRY(add_list(&e->ignored, KLD_MATCH_PREFIX, q, "ignored_layers", EXPECT_DENSE, err));
-        return add_list(&e->ignored, KLD_MATCH_PREFIX, q, "modules_to_not_convert", EXPECT_DENSE,
+    if (same_word(e->method, "fp8")) return read_fp8(e, q, err);
+    if (same_word(e->method, "gptq")) return read_gptq(e, q, err);
+    if (same_word(e->method, "awq")) {
+        e->otherwise = EXPECT_AWQ;
+        return add_list(&e->ignored, KLD_MATCH_SUBSTRING, q, "modules_to_not_convert", EXPECT_DENSE,
                         err);
     }
-    if (same_word(e->method, "mxfp4"))
+    if (same_word(e->method, "mxfp8")) e->otherwise = EXPECT_MXFP8;
+    if (same_word(e->method, "mxfp4") || same_word(e->method, "mxfp8"))
         return add_list(&e->ignored, KLD_MATCH_REGEX, q, "modules_to_not_convert", EXPECT_DENSE,
                         err);
     return KLD_OK;

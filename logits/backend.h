@@ -16,6 +16,7 @@
 #define KLD_LOGITS_BACKEND_H
 #include "kld/base/status.h"
 #include "kld/store/records.h"
+#include "loaders/actquant.h"
 #include "loaders/model.h"
 #include "loaders/quant.h"
 #include <stdbool.h>
@@ -229,6 +230,12 @@ typedef struct kld_backend {
     /* y = act(gate) * up; all ACT; y may be gate. */
     kld_status (*gated)(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                         kld_err *err);
+    /* y = x as a product of quantized inputs sees it, without the factor kld_act_alpha(a), which
+     * the caller multiplies the product by; formulas in loaders/actnum.h.  x, y ACT; y may be x. In
+     * a BF16 run values that are not exact in BF16 (FP8_TOKEN, FP8_BLOCK) are rounded. Errors as
+     * kld_act_check. */
+    kld_status (*quantize)(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
+                           kld_err *err);
     /* Statistics of logits, F32 or ACT, the softmax over logits.cols.  begin queues the work; what
      * args points to must stay until the end.  Calls are ended in the order they were begun.  end
      * fills rows [row0, row0 + logits.rows) of rec, which was allocated with k_ld = top_k (or more)

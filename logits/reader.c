@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PART_ALIGN = 256, DATA = 0, SCALE, GLOBAL, BIAS };
+enum { PART_ALIGN = 256 };
 /* Large enough for the disk and for the link to the card, small enough that 16 threads times two
  * of them are little memory. */
 #define PIECE_BYTES ((uint64_t)8 << 20)
@@ -17,13 +17,13 @@ static uint64_t padded(uint64_t n) { return num_cdiv(n, PART_ALIGN) * PART_ALIGN
 static void add_weight(kld_stage *s, const kld_weight *table, kld_slot slot, kld_use use) {
     const kld_weight *w = &table[slot];
     if (w->rows == 0) return;
-    const kld_tensor *part[4] = {w->data, w->scale, w->global, w->bias};
     s->slot[s->n] = slot;
     s->use[s->n] = use;
     s->w[s->n] = w;
-    for (int p = 0; p < 4; p++) {
+    for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
+        const kld_tensor *t = kld_weight_part(w, p);
         s->at[s->n][p] = s->raw_bytes;
-        if (part[p]) s->raw_bytes += padded(part[p]->bytes);
+        if (t) s->raw_bytes += padded(t->bytes);
     }
     s->bytes += kld_weight_bytes(w);
     s->n++;
@@ -62,26 +62,45 @@ uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first) {
 
 /* ---- pieces ---------------------------------------------------------------------------- */
 
+/* Lines of data with the scales that belong to them, or elements of a part read aside. */
 struct kld_piece {
-    size_t weight, row0, rows; /* rows == 0: the bias */
+    size_t weight;
+    kld_part part;
+    uint64_t first, n;
 };
 
-static size_t piece_rows(const kld_weight *w) {
-    kld_weight_slice one = kld_weight_rows(w, 0, 1);
-    uint64_t n = PIECE_BYTES / num_max(1, one.data_bytes);
-    return num_max(1, num_min(w->rows, n)); /* a bound weight has rows */
+static uint64_t element_bytes(const kld_tensor *t) { return kld_dtype_bits(t->dtype) / 8; }
+
+/* Lines or elements of the part altogether; 0: it is not read by itself. */
+static uint64_t part_length(const kld_weight *w, kld_part part) {
+    if (part == KLD_PART_DATA) return kld_weight_lines(w);
+    if (!kld_weight_aside(w, part)) return 0;
+    const kld_tensor *t = kld_weight_part(w, part);
+    return t->bytes / element_bytes(t);
+}
+
+static uint64_t piece_length(const kld_weight *w, kld_part part) {
+    uint64_t one = part == KLD_PART_DATA ? kld_weight_cut(w, 0, 1).data_bytes
+                                         : element_bytes(kld_weight_part(w, part));
+    return num_max(1, num_min(part_length(w, part), PIECE_BYTES / num_max(1, one)));
 }
 
 static size_t count_pieces(const kld_stage *s) {
     size_t n = 0;
-    for (size_t i = 0; i < s->n; i++)
-        n += num_cdiv(s->w[i]->rows, piece_rows(s->w[i])) + (s->w[i]->bias != NULL);
+    for (size_t i = 0; i < s->n; i++) {
+        for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
+            uint64_t length = part_length(s->w[i], p);
+            if (length) n += num_cdiv(length, piece_length(s->w[i], p));
+        }
+    }
     return n;
 }
 
-static uint64_t piece_bytes(const kld_weight *w, size_t row0, size_t rows) {
-    if (!rows) return padded(w->bias->bytes);
-    kld_weight_slice s = kld_weight_rows(w, row0, rows);
+/* Of the longest piece of a part. */
+static uint64_t piece_bytes(const kld_weight *w, kld_part part) {
+    uint64_t n = piece_length(w, part);
+    if (part != KLD_PART_DATA) return padded(n * element_bytes(kld_weight_part(w, part)));
+    kld_weight_slice s = kld_weight_cut(w, 0, (size_t)n);
     return padded(s.data_bytes) + padded(s.scale_bytes) +
            (w->global ? padded(w->global->bytes) : 0);
 }
@@ -89,11 +108,15 @@ static uint64_t piece_bytes(const kld_weight *w, size_t row0, size_t rows) {
 static void cut(kld_reader *r, const kld_stage *s) {
     r->n_pieces = 0;
     for (size_t i = 0; i < s->n; i++) {
-        size_t step = piece_rows(s->w[i]);
-        if (s->w[i]->bias) r->piece[r->n_pieces++] = (struct kld_piece){i, 0, 0};
-        for (size_t row = 0; row < s->w[i]->rows; row += step)
-            r->piece[r->n_pieces++] =
-                (struct kld_piece){i, row, num_min(step, s->w[i]->rows - row)};
+        /* What lies aside is little: first, so that data keeps all threads busy to the end. */
+        for (int p = KLD_PART_COUNT - 1; p >= KLD_PART_DATA; p--) {
+            kld_part part = (kld_part)p;
+            uint64_t length = part_length(s->w[i], part);
+            uint64_t step = length ? piece_length(s->w[i], part) : 1;
+            for (uint64_t at = 0; at < length; at += step)
+                r->piece[r->n_pieces++] =
+                    (struct kld_piece){i, part, at, num_min(step, length - at)};
+        }
     }
 }
 
@@ -128,30 +151,41 @@ static kld_status fetch(const struct reading *g, const kld_tensor *t, uint64_t f
     return KLD_OK;
 }
 
-static kld_status read_rows(struct reading *g, const struct kld_piece *p, size_t lane,
-                            unsigned char *room, kld_err *err) {
+static kld_status read_lines(struct reading *g, const struct kld_piece *p, size_t lane,
+                             unsigned char *room, kld_err *err) {
     kld_stage *s = g->s;
     const kld_weight *w = s->w[p->weight];
     const uint64_t *at = s->at[p->weight];
-    kld_weight_slice c = kld_weight_rows(w, p->row0, p->rows);
-    kld_weight_view v;
-    TRY(fetch(g, w->global, 0, w->global ? w->global->bytes : 0, at[GLOBAL], lane, &room, &v.global,
-              err));
-    TRY(fetch(g, w->scale, c.scale_at, c.scale_bytes, at[SCALE] + c.scale_at, lane, &room, &v.scale,
-              err));
-    TRY(fetch(g, w->data, c.data_at, c.data_bytes, at[DATA] + c.data_at, lane, &room, &v.data,
-              err));
+    kld_weight_slice c = kld_weight_cut(w, (size_t)p->first, (size_t)p->n);
+    kld_weight_view v = {0};
+    TRY(fetch(g, w->global, 0, w->global ? w->global->bytes : 0, at[KLD_PART_GLOBAL], lane, &room,
+              &v.global, err));
+    TRY(fetch(g, w->scale, c.scale_at, c.scale_bytes, at[KLD_PART_SCALE] + c.scale_at, lane, &room,
+              &v.scale, err));
+    TRY(fetch(g, w->data, c.data_at, c.data_bytes, at[KLD_PART_DATA] + c.data_at, lane, &room,
+              &v.data, err));
     uint64_t bad = 0;
-    TRY(kld_weight_check(w, v, p->row0, p->rows, &bad, err));
+    TRY(kld_weight_check(w, v, (size_t)p->first, (size_t)p->n, &bad, err));
     atomic_fetch_add(&g->nonfinite, bad);
-    atomic_fetch_add(&g->zero_blocks, kld_weight_zero_blocks(w, v, p->rows));
-    if (p->row0 == 0) {
+    atomic_fetch_add(&g->zero_blocks, kld_weight_zero_blocks(w, v, (size_t)p->n));
+    if (p->first == 0) {
         s->alpha[p->weight] = kld_weight_alpha(w, v);
         s->global[p->weight] = w->global ? kld_scale_value(w->global, v.global, 0) : 1.0f;
         if (w->format == KLD_FMT_FP8_TENSOR)
             s->global[p->weight] = kld_scale_value(w->scale, v.scale, 0);
     }
     return KLD_OK;
+}
+
+static kld_status read_aside(struct reading *g, const struct kld_piece *p, size_t lane,
+                             unsigned char *room, kld_err *err) {
+    const kld_weight *w = g->s->w[p->weight];
+    const kld_tensor *t = kld_weight_part(w, p->part);
+    uint64_t from = p->first * element_bytes(t);
+    const unsigned char *seen;
+    TRY(fetch(g, t, from, p->n * element_bytes(t), g->s->at[p->weight][p->part] + from, lane, &room,
+              &seen, err));
+    return kld_weight_check_aside(w, p->part, seen, p->first, p->n, err);
 }
 
 static kld_status read_piece(void *arg, size_t thread, size_t job, kld_err *err) {
@@ -168,10 +202,8 @@ static kld_status read_piece(void *arg, size_t thread, size_t job, kld_err *err)
         r->lane_busy[lane] = 0;
         room = r->lane[lane];
     }
-    if (p->rows) return read_rows(g, p, lane, room, err);
-    const kld_tensor *bias = g->s->w[p->weight]->bias;
-    const unsigned char *seen;
-    return fetch(g, bias, 0, bias->bytes, g->s->at[p->weight][BIAS], lane, &room, &seen, err);
+    return p->part == KLD_PART_DATA ? read_lines(g, p, lane, room, err)
+                                    : read_aside(g, p, lane, room, err);
 }
 
 /* Runs beside the computation; touches only the memory and the stage of `next`. */
@@ -207,8 +239,8 @@ static uint64_t largest_piece(const kld_model *m, size_t first, size_t *pieces) 
         kld_stage_of(m, i, &s);
         *pieces = num_max(*pieces, count_pieces(&s));
         for (size_t k = 0; k < s.n; k++) {
-            most = num_max(most, piece_bytes(s.w[k], 0, piece_rows(s.w[k])));
-            if (s.w[k]->bias) most = num_max(most, piece_bytes(s.w[k], 0, 0));
+            for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++)
+                if (part_length(s.w[k], p)) most = num_max(most, piece_bytes(s.w[k], p));
         }
     }
     return most;
@@ -278,10 +310,12 @@ void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t
     const kld_weight *w = s->w[i];
     const unsigned char *base = stage_memory(r, s, num_min(d, r->n_dev - 1));
     *out = (kld_raw_weight){.w = w, .alpha = s->alpha[i], .global = s->global[i]};
-    out->v.data = base + s->at[i][DATA];
-    if (w->scale) out->v.scale = base + s->at[i][SCALE];
-    if (w->global) out->v.global = base + s->at[i][GLOBAL];
-    if (w->bias) out->bias = base + s->at[i][BIAS];
+    out->v.data = base + s->at[i][KLD_PART_DATA];
+    if (w->scale) out->v.scale = base + s->at[i][KLD_PART_SCALE];
+    if (w->global) out->v.global = base + s->at[i][KLD_PART_GLOBAL];
+    if (w->zeros) out->v.zeros = base + s->at[i][KLD_PART_ZEROS];
+    if (w->index) out->v.index = base + s->at[i][KLD_PART_INDEX];
+    if (w->bias) out->bias = base + s->at[i][KLD_PART_BIAS];
 }
 
 void kld_reader_close(kld_reader *r) {

@@ -20,10 +20,9 @@ typedef struct kld_stage {
     kld_slot slot[KLD_STAGE_WEIGHTS];
     kld_use use[KLD_STAGE_WEIGHTS];
     const kld_weight *w[KLD_STAGE_WEIGHTS];
-    /* Where its parts lie in the stage's memory: data, scale, global, bias. */
-    uint64_t at[KLD_STAGE_WEIGHTS][4];
-    uint64_t raw_bytes; /* of memory, every part padded to 256 */
-    uint64_t bytes;     /* stored */
+    uint64_t at[KLD_STAGE_WEIGHTS][KLD_PART_COUNT]; /* of its parts in the stage's memory */
+    uint64_t raw_bytes;                             /* of memory, every part padded to 256 */
+    uint64_t bytes;                                 /* stored */
     /* Filled by reading: */
     float alpha[KLD_STAGE_WEIGHTS], global[KLD_STAGE_WEIGHTS]; /* see kld_raw_weight */
     uint64_t nonfinite;                                        /* NaN or Inf among dense values */
@@ -35,7 +34,7 @@ void kld_stage_of(const kld_model *m, size_t index, kld_stage *out);
 /* Device memory that holds any two neighbouring stages from `first` on. */
 uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first);
 
-struct kld_piece; /* rows of a weight, or a bias: what one thread reads at a time */
+struct kld_piece; /* lines of a weight, or elements of a small part: what a thread reads at once */
 
 typedef struct kld_reader {
     const kld_model *model;

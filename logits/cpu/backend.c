@@ -185,6 +185,7 @@ static const kld_backend cpu = {
     .linear = cpu_linear,
     .attend = cpu_attend,
     .gated = cpu_gated,
+    .quantize = cpu_quantize,
     .head_begin = cpu_head_begin,
     .head_end = cpu_head_end,
     .pair = cpu_pair,

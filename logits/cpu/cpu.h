@@ -66,6 +66,8 @@ kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
                     kld_err *err);
 kld_status cpu_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                      kld_err *err);
+kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
+                        kld_err *err);
 
 kld_status cpu_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                       const kld_attend_args *args, kld_view y, kld_err *err);

@@ -71,6 +71,11 @@ static inline void *cuda_at(kld_view v, size_t r, size_t c, size_t size) {
     return (unsigned char *)v.p + (r * v.ld + c) * size;
 }
 
+/* Whether every row can be taken four columns at a time; size is of an element. */
+static inline bool cuda_fours(kld_view v, size_t size) {
+    return v.cols % 4 == 0 && v.ld % 4 == 0 && (uintptr_t)v.p % (4 * size) == 0;
+}
+
 /* linear.cu */
 enum { CUDA_WORKSPACE = 32 << 20 };
 kld_status cuda_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
@@ -91,6 +96,10 @@ kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim
                      kld_err *err);
 kld_status cuda_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
                       kld_err *err);
+
+/* quantize.cu */
+kld_status cuda_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
+                         kld_err *err);
 
 /* Most heads of the fused attention. */
 enum { CUDA_FLAG_HEADS = 512 };

@@ -362,6 +362,10 @@ static kld_status on_gated(kld_device *d, kld_activation act, kld_view g, kld_vi
                            kld_err *err) {
     ON(d, cuda_gated(d, act, g, u, y, err));
 }
+static kld_status on_quantize(kld_device *d, kld_view x, const kld_act_quant *a, kld_view y,
+                              kld_err *err) {
+    ON(d, cuda_quantize(d, x, a, y, err));
+}
 static kld_status on_head_begin(kld_device *d, kld_view l, const kld_head_args *args,
                                 kld_err *err) {
     ON(d, cuda_head_begin(d, l, args, err));
@@ -412,6 +416,7 @@ static kld_backend make_table(void) {
     b.linear = on_linear;
     b.attend = on_attend;
     b.gated = on_gated;
+    b.quantize = on_quantize;
     b.head_begin = on_head_begin;
     b.head_end = on_head_end;
     b.pair = on_pair;

@@ -126,18 +126,20 @@ __device__ static inline double threads_before(double v, struct block_state *b) 
     return lower + before;
 }
 
-/* Sorts key[0 .. n) ascending; n <= cap.  Bitonic; a warp owns 64 neighbours in the short steps. */
+/* Sorts key[0 .. n) ascending; nothing past n is touched.  Bitonic, each merge beginning with
+ * mirrored pairs, so that every exchange puts the smaller first and the places past n, as if they
+ * held the largest, never take part.  A warp owns 64 neighbours in the short steps. */
 __device__ static inline void sort_keys(unsigned long long *key, unsigned n) {
     unsigned size = 64;
     while (size < n) size *= 2;
-    for (unsigned i = n + threadIdx.x; i < size; i += THREADS) key[i] = ~0ull;
     __syncthreads();
     for (unsigned k = 2; k <= size; k *= 2) {
         for (unsigned j = k / 2; j > 0; j /= 2) {
             for (unsigned t = threadIdx.x; t < size / 2; t += THREADS) {
-                unsigned i = 2 * t - (t & (j - 1)), p = i | j;
+                unsigned i = 2 * t - (t & (j - 1)), p = j == k / 2 ? i ^ (k - 1) : i | j;
+                if (p >= n) continue;
                 unsigned long long a = key[i], c = key[p];
-                if ((a > c) == ((i & k) == 0)) {
+                if (a > c) {
                     key[i] = c;
                     key[p] = a;
                 }

@@ -3,11 +3,6 @@
 #include "logits/cuda/cuda.cuh"
 #include "logits/cuda/kernel.cuh"
 
-/* Four columns at a time when every row allows it. */
-static bool fours(kld_view v, size_t size) {
-    return v.cols % 4 == 0 && v.ld % 4 == 0 && (uintptr_t)v.p % (4 * size) == 0;
-}
-
 enum { NORM_THREADS = 256 };
 
 /* A block a row.  Sums: a thread's columns in order, then fixed trees. */
@@ -51,7 +46,7 @@ template <typename T>
 static void launch_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps,
                         kld_view y) {
     const float *in = (const float *)x.p, *g = (const float *)w->data;
-    bool four = fours(x, 4) && fours(y, sizeof(T)) && (uintptr_t)g % 16 == 0;
+    bool four = cuda_fours(x, 4) && cuda_fours(y, sizeof(T)) && (uintptr_t)g % 16 == 0;
     auto kernel = four ? norm_rows<T, true> : norm_rows<T, false>;
     kernel<<<(unsigned)x.rows, NORM_THREADS, 0, dev->compute>>>(in, x.ld, g, x.cols, eps, (T *)y.p,
                                                                 y.ld);
@@ -181,15 +176,6 @@ __device__ static float gate_one(float g, float u, bool gelu) {
     return g / (expf(t) + 1.0f) * u;
 }
 
-__device__ static float get(const float *p) { return *p; }
-__device__ static float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ static float4 get4(const float *p) { return *(const float4 *)p; }
-__device__ static float4 get4(const __nv_bfloat16 *p) {
-    uint2 v = *(const uint2 *)p;
-    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
-                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
-}
-
 template <typename T, bool FOURS>
 __global__ static void gated_rows(const T *gate, size_t ldg, const T *up, size_t ldu, size_t rows,
                                   size_t cols, bool gelu, T *y, size_t ldy) {
@@ -210,7 +196,7 @@ __global__ static void gated_rows(const T *gate, size_t ldg, const T *up, size_t
 
 template <typename T>
 static void launch_gated(kld_device *dev, bool gelu, kld_view g, kld_view u, kld_view y) {
-    bool four = fours(g, sizeof(T)) && fours(u, sizeof(T)) && fours(y, sizeof(T));
+    bool four = cuda_fours(g, sizeof(T)) && cuda_fours(u, sizeof(T)) && cuda_fours(y, sizeof(T));
     auto kernel = four ? gated_rows<T, true> : gated_rows<T, false>;
     size_t width = four ? g.cols / 4 : g.cols;
     dim3 grid((unsigned)num_cdiv(width, 256), (unsigned)num_min(g.rows, 65535));

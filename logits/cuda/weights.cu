@@ -2,6 +2,7 @@
  * value is that of the CPU's kld_weight_decode. */
 #include "kld/base/num.h"
 #include "loaders/numfmt.h"
+#include "loaders/quant_int.h"
 #include "logits/cuda/cuda.cuh"
 #include "logits/cuda/kernel.cuh"
 
@@ -34,6 +35,10 @@ struct source {
     size_t cols;
     float global; /* 1 when it is left to alpha */
     bool divides; /* NVFP4: divide by it */
+    /* Grids and groups; see kld_weight. */
+    const unsigned char *zeros, *index;
+    size_t rows, block_rows, block_cols, groups;
+    unsigned bits, zero_add;
 };
 
 __device__ static float dense(kld_dtype t, const unsigned char *p, size_t i) {
@@ -45,6 +50,54 @@ __device__ static float dense(kld_dtype t, const unsigned char *p, size_t i) {
 __device__ static float fp4(unsigned code, float scale, const struct source &s) {
     float v = kld_e2m1_to_f32((uint8_t)code) * scale;
     return s.divides ? v / s.global : v * s.global;
+}
+
+__device__ static float scale_of(const struct source &s, size_t i) {
+    if (s.scale_type == KLD_F8_E8M0 || s.scale_type == KLD_U8) return kld_e8m0_to_f32(s.scale[i]);
+    return dense(s.scale_type, s.scale, i);
+}
+
+__device__ static size_t group_of(const struct source &s, size_t c) {
+    int g = s.index ? ((const int *)s.index)[c] : -1; /* negative: unset */
+    return g >= 0 ? (size_t)g : c / s.block_cols;
+}
+
+__device__ static int code_at(const struct source &s, size_t r, size_t c) {
+    size_t bit = c * s.bits;
+    switch (s.format) {
+    case KLD_FMT_INT8: return (signed char)s.data[r * s.cols + c];
+    case KLD_FMT_INT4_PAIRS: return (int)((s.data[r / 2 * s.cols + c] >> r % 2 * 4 & 15) ^ 8) - 8;
+    case KLD_FMT_AWQ:
+        return (int)kld_int_field(s.data + (c * s.rows + r / 8 * 8) / 2, 4 * kld_awq_nibble(r), 4);
+    case KLD_FMT_GPTQ4:
+    case KLD_FMT_GPTQ8:
+        return (int)kld_int_field(s.data + 4 * (bit / 32 * s.rows + r), bit % 32, s.bits);
+    default: return (int)kld_int_field(s.data + r * ((s.cols * s.bits + 31) / 32 * 4), bit, s.bits);
+    }
+}
+
+__device__ static int zero_at(const struct source &s, size_t r, size_t g) {
+    size_t words = s.rows * s.bits / 32, bit = r * s.bits;
+    switch (s.format) {
+    case KLD_FMT_INT8:
+    case KLD_FMT_INT4_PAIRS: return 0;
+    case KLD_FMT_AWQ:
+        return (int)kld_int_field(s.zeros + 4 * (g * words + r / 8), 4 * kld_awq_nibble(r), 4);
+    case KLD_FMT_GPTQ4:
+    case KLD_FMT_GPTQ8:
+        return (int)(kld_int_field(s.zeros + 4 * g * words, bit, s.bits) + s.zero_add) &
+               (int)((1u << s.bits) - 1);
+    default:
+        if (!s.zeros) return s.bits == 8 ? 128 : 8;
+        return (int)kld_int_field(s.zeros + 4 * (bit / 32 * s.groups + g), bit % 32, s.bits);
+    }
+}
+
+__device__ static float integer(const struct source &s, size_t r, size_t c) {
+    size_t g = group_of(s, c);
+    bool by_group = s.format >= KLD_FMT_AWQ;
+    float scale = scale_of(s, by_group ? g * s.rows + r : r * s.groups + g);
+    return (float)(code_at(s, r, c) - zero_at(s, r, g)) * scale;
 }
 
 /* Element (r, c); the same expressions as the CPU's, in the same order. */
@@ -62,6 +115,19 @@ __device__ static float element(const struct source &s, size_t r, size_t c) {
         return kld_e2m1_to_f32((uint8_t)code) * kld_e8m0_to_f32(s.scale[i / 32]);
     case KLD_FMT_FP8_TENSOR: return kld_e4m3_to_f32(s.data[i]) * s.global;
     case KLD_FMT_FP8_CHANNEL: return kld_e4m3_to_f32(s.data[i]) * dense(s.scale_type, s.scale, r);
+    case KLD_FMT_FP8_BLOCK: {
+        size_t across = (s.cols + s.block_cols - 1) / s.block_cols;
+        return kld_e4m3_to_f32(s.data[i]) *
+               scale_of(s, r / s.block_rows * across + c / s.block_cols);
+    }
+    case KLD_FMT_MXFP8: return kld_e4m3_to_f32(s.data[i]) * kld_e8m0_to_f32(s.scale[i / 32]);
+    case KLD_FMT_INT8:
+    case KLD_FMT_INT4_PACKED:
+    case KLD_FMT_INT8_PACKED:
+    case KLD_FMT_INT4_PAIRS:
+    case KLD_FMT_AWQ:
+    case KLD_FMT_GPTQ4:
+    case KLD_FMT_GPTQ8: return integer(s, r, c);
     default: return dense(KLD_F32, s.data, i);
     }
 }
@@ -109,6 +175,14 @@ static void decode(kld_device *dev, const struct source &s, size_t rows, T *out)
 static struct source source_of(const kld_raw_weight *raw, bool unscaled) {
     const kld_weight *w = raw->w;
     struct source s = {raw->v.data, raw->v.scale, w->format, KLD_F32, w->cols, 1, false};
+    s.zeros = raw->v.zeros;
+    s.index = raw->v.index;
+    s.rows = w->rows;
+    s.block_rows = w->block_rows;
+    s.block_cols = w->block_cols;
+    s.groups = w->groups;
+    s.bits = kld_format_bits(w->format);
+    s.zero_add = w->zero_add;
     if (w->scale) s.scale_type = w->scale->dtype;
     if (!unscaled) s.global = raw->global;
     if (!unscaled) s.divides = w->global_divides;

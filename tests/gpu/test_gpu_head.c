@@ -4,8 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum kind { NORMAL, TIED, FLAT, RISING, PEAKED, HOLES, KINDS };
-static const char *const names[] = {"normal", "tied", "flat", "rising", "peaked", "holes"};
+/* ZERO: the last listed logits lie about 0, where floats are densest, so that a threshold given by
+ * the upper half of a float lets many more than top_k through. */
+enum kind { NORMAL, TIED, FLAT, RISING, PEAKED, HOLES, ZERO, KINDS };
+static const char *const names[] = {"normal", "tied", "flat", "rising", "peaked", "holes", "zero"};
 
 typedef struct rig {
     twin t;
@@ -27,6 +29,7 @@ static void fill(both *l, enum kind kind, uint64_t *seed) {
             case RISING: x = (double)c * 20 / (double)l->c.cols; break;
             case PEAKED: x = c == (r * 977) % l->c.cols ? 30 : x / 3 - 20; break;
             case HOLES: x = c % 3 ? x : -INFINITY; break;
+            case ZERO: x -= 6.25 + 0.25 * (double)(r % 8); break;
             default: break;
             }
             p[c] = (float)x;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Quantization goldens, made by the libraries that define the formats (compressed-tensors, ModelOpt, torch's FP8 types).
+"""Quantization goldens, made by the libraries that define the formats (compressed-tensors, ModelOpt, transformers, AutoGPTQ,
+torch's FP8 types).
 
     quant.py [GOLDEN_DIR]      (default tests/golden; GOLDEN_DIR/models/qwen3-base of tiny.py must exist)
 
@@ -34,7 +35,7 @@ FP8 per tensor, ModelOpt
 FP8 per channel, compressed-tensors
   scale = r(amax_row / 448) stored [out,1] in the dtype of the weight; code = e4m3(r(w / scale)).
 """
-import json, pathlib, shutil, sys, warnings
+import importlib.util, json, pathlib, shutil, sys, warnings
 import numpy as np
 import torch
 
@@ -43,13 +44,17 @@ import transformers as T
 from safetensors.torch import load_file, save_file
 from compressed_tensors.compressors import BaseCompressor, ModelCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
+from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
 from compressed_tensors.quantization import preset_name_to_scheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 import modelopt.torch.quantization as mtq
 from modelopt.torch.export import export_hf_checkpoint
-from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, NVFP4QTensor
+from modelopt.torch.export.quant_utils import pack_int4_in_uint8
+from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 torch.set_grad_enabled(False)
 torch.set_num_threads(1)
@@ -128,6 +133,129 @@ def decode(out):
          expected=w.float() * sf[:, None])
 
 
+# Formats whose scales lie in a grid or in groups.  `expected` is F32 as the library computes it: every product is one rounding
+# of an exact one, so there is nothing else to compare with.  A generator of their own leaves the other files' bytes alone.
+
+GEN2 = torch.Generator().manual_seed(60417)
+
+
+def rand(*shape, low=0, high=256):
+    return torch.randint(low, high, shape, generator=GEN2)
+
+
+def e4m3_codes(*shape):
+    w = rand(*shape).to(torch.uint8)
+    w[(w & 0x7F) == 0x7F] = 0x38
+    return w.view(FP8)
+
+
+def ct_args(preset, **changes):
+    return scheme(preset).weights.model_copy(update=changes)
+
+
+def decode_grids(out):
+    # compressed-tensors handles partial edge blocks; transformers and ModelOpt do not, and are asked where all are whole.
+    w, s = e4m3_codes(50, 70), torch.rand(4, 3, generator=GEN2) * 0.01 + 1e-4
+    for name, scale in ("f32", s), ("bf16", s.bfloat16()), ("f16", s.half()):
+        lib = dequantize(w, scale.float(), args=ct_args("FP8_BLOCK", block_structure=[16, 32]), dtype=torch.float32)
+        save(out, f"decode-fp8-block-{name}", weight=w, weight_scale_inv=scale, expected=lib)
+    w, e = e4m3_codes(OUT, IN), rand(3, 3, low=100, high=140).to(torch.uint8).view(torch.float8_e8m0fnu)
+    lib = Fp8Dequantize(None)._dequantize_one(w, e, output_dtype=torch.float32)
+    save(out, "decode-fp8-block-e8m0", weight=w, weight_scale_inv=e, expected=lib)
+    s = torch.rand(3, 3, generator=GEN2) * 0.01 + 1e-4
+    lib = FP8QTensor((OUT, IN), torch.float32, w).dequantize(torch.float32, scale=s, block_sizes={-1: 32, -2: 16})
+    save(out, "decode-fp8-block-modelopt", weight=w, weight_scale=s[:, None, :, None], expected=lib)
+
+    e = rand(OUT, IN // 32, low=90, high=160).to(torch.uint8)
+    e[0, 0], e[1, 0] = 0, 246  # the ends of the range
+    lib = MXFP8QTensor((OUT, IN), torch.float32, w).dequantize(torch.float32, scale=e)
+    save(out, "decode-mxfp8", weight=w, weight_scale=e, expected=lib)
+    packed, e = rand(OUT, IN // 2).to(torch.uint8), rand(OUT, IN // 32, low=90, high=160).to(torch.uint8)
+    # transformers decodes code 8 to plus zero; the codes have none, so that bits can be compared.
+    packed[(packed & 15) == 8] ^= 8
+    packed[(packed >> 4) == 8] &= 15
+    i8, e8 = packed.view(torch.int8), e.view(torch.float8_e8m0fnu)
+    lib = Fp8Dequantize(None)._dequantize_one(i8, e8, output_dtype=torch.float32)
+    save(out, "decode-fp4-deepseek", weight=i8, scale=e8, expected=lib)
+
+
+def ct_unpacked(t, args):
+    """dequantize() of what is packed; scales as FP32, so that products are not rounded to the scales' dtype."""
+    shape = t["weight_shape"].tolist()
+    q = unpack_from_int32(t["weight_packed"], args.num_bits, torch.Size(shape))
+    z = t.get("weight_zero_point")
+    if z is not None:
+        z = unpack_from_int32(z, args.num_bits, torch.Size([shape[0], t["weight_scale"].shape[-1]]), packed_dim=0).float()
+    return dequantize(q, t["weight_scale"].float(), zero_point=z, args=args, dtype=torch.float32)
+
+
+def decode_integers(out):
+    for bits in 4, 8:
+        lo, hi = -(1 << bits - 1), 1 << bits - 1
+        q = rand(OUT, IN, low=lo, high=hi).to(torch.int8)
+        t = dict(weight_packed=pack_to_int32(q, bits), weight_shape=torch.tensor([OUT, IN]),
+                 weight_scale=(torch.rand(OUT, IN // 32, generator=GEN2) * 0.01 + 1e-4).bfloat16())
+        save(out, f"decode-int{bits}-packed", **t, expected=ct_unpacked(t, ct_args("W4A16", num_bits=bits, group_size=32)))
+        t["weight_zero_point"] = pack_to_int32(rand(OUT, IN // 32, low=lo, high=hi).to(torch.int8), bits, packed_dim=0)
+        args = ct_args("W4A16", num_bits=bits, group_size=32, symmetric=False)
+        save(out, f"decode-int{bits}-packed-zeros", **t, expected=ct_unpacked(t, args))
+    # Rows and columns that do not fill words, one scale a row in FP32.
+    q = rand(45, 93, low=-8, high=8).to(torch.int8)
+    t = dict(weight_packed=pack_to_int32(q, 4), weight_shape=torch.tensor([45, 93]),
+             weight_scale=torch.rand(45, 1, generator=GEN2) * 0.01 + 1e-4,
+             weight_zero_point=pack_to_int32(rand(45, 1, low=-8, high=8).to(torch.int8), 4, packed_dim=0))
+    args = ct_args("W4A16", strategy="channel", group_size=None, symmetric=False)
+    save(out, "decode-int4-packed-ragged", **t, expected=ct_unpacked(t, args))
+    w, s = rand(OUT, IN, low=-128, high=128).to(torch.int8), torch.rand(OUT, 1, generator=GEN2) * 0.01 + 1e-4
+    save(out, "decode-int8", weight=w, weight_scale=s, expected=dequantize(w, s, args=scheme("W8A8").weights, dtype=torch.float32))
+
+    # ModelOpt has a packer and no unpacker: it packs multiples of the scales, and what it packed is what must come back.
+    q, s = rand(OUT, IN, low=-8, high=8).float(), torch.exp2(rand(OUT, IN // 32, low=-9, high=-3).float())
+    value = q * s.repeat_interleave(32, -1)
+    s3 = s * 1.37  # decoding is linear in the scale
+    save(out, "decode-int4-modelopt", weight=pack_int4_in_uint8(value, s, 32), weight_scale=s3,
+         expected=q * s3.repeat_interleave(32, -1))
+
+
+def words(*shape):
+    return rand(*shape, low=-(1 << 31), high=1 << 31).to(torch.int32)
+
+
+def decode_awq(out):
+    """qweight and qzeros are random words; compressed-tensors' AutoAWQ converter unpacks them."""
+    t = dict(qweight=words(IN, OUT // 8), qzeros=words(IN // 32, OUT // 8),
+             scales=(torch.rand(IN // 32, OUT, generator=GEN2) * 0.01 + 1e-4).half())
+    conv = AutoAWQConverter.__new__(AutoAWQConverter)
+    conv.bits, conv.zero_point = 4, True
+    q, s, z = conv._convert_gemm_module(t["qweight"], t["scales"], t["qzeros"])
+    args = ct_args("W4A16", group_size=32, symmetric=False)
+    save(out, "decode-awq", **t, expected=dequantize(q, s.float(), zero_point=z.float(), args=args, dtype=torch.float32))
+
+
+def decode_gptq(out):
+    """AutoGPTQ's own layer multiplies the unit matrix.  It takes field 15 (255) of a v1 zero point for 16 (256), later libraries
+    for 0, as the quantizer meant it: not in the goldens.  v2 is v1 with 1 added to each field."""
+    path = importlib.util.find_spec("auto_gptq").submodule_search_locations[0]
+    spec = importlib.util.spec_from_file_location("qlinear", path + "/nn_modules/qlinear/qlinear_cuda.py")
+    qlinear = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(qlinear)
+    out_f, groups = 64, IN // 32
+    for bits in 4, 8:
+        top, per = (1 << bits) - 1, 32 // bits
+        fields = rand(groups, out_f, high=top).long()
+
+        def pack(f):
+            w = sum(f.unflatten(-1, (-1, per))[..., k] << bits * k for k in range(per))
+            return torch.where(w >= 1 << 31, w - (1 << 32), w).to(torch.int32)
+
+        t = dict(qweight=words(IN * bits // 32, out_f), scales=(torch.rand(groups, out_f, generator=GEN2) * 0.01 + 1e-4).half(),
+                 qzeros=pack(fields), g_idx=(torch.arange(IN) // 32).int()[torch.randperm(IN, generator=GEN2)])
+        m = qlinear.QuantLinear(bits, 32, IN, out_f, False, weight_dtype=torch.float32)
+        m.load_state_dict({**t, "scales": t["scales"].float()})
+        save(out, f"decode-gptq{bits}-v1", **t, expected=m(torch.eye(IN)).T)
+        save(out, f"decode-gptq{bits}-v2", **{**t, "qzeros": pack(fields + 1)}, expected=m(torch.eye(IN)).T)
+
+
 # ---------------------------------------------------------------- encoders
 
 def ct_quantize(w, sch, global_scale=None):
@@ -187,12 +315,18 @@ def decoded(tensors):
         p = k.rsplit(".", 1)[0]
         if k.endswith(".weight_packed"):
             s = tensors[p + ".weight_scale"]
-            if s.dtype == torch.uint8:
+            if t.dtype == torch.int32:
+                q = unpack_from_int32(t, 4, torch.Size(tensors[p + ".weight_shape"].tolist()))
+                w = q.double() * spread(s.double(), q.shape[-1] // s.shape[-1])
+            elif s.dtype == torch.uint8:
                 w = e2m1(t).double() * spread(e8m0(s), 32)
             else:
                 w = e2m1(t).double() * spread(s.double(), 16) / tensors[p + ".weight_global_scale"].double()
         elif k.endswith(".weight") and t.dtype == torch.uint8:
             w = e2m1(t).double() * spread(tensors[p + ".weight_scale"].double(), 16) * tensors[p + ".weight_scale_2"].double()
+        elif k.endswith(".weight") and p + ".weight_scale_inv" in tensors:
+            s = tensors[p + ".weight_scale_inv"].double()
+            w = t.double() * spread(spread(s, BLOCK).T, BLOCK).T[:t.shape[0], :t.shape[1]]
         elif k.endswith(".weight") and t.dtype == FP8:
             w = t.double() * tensors[p + ".weight_scale"].double()
         elif k.endswith(".weight"):
@@ -238,9 +372,11 @@ def modelopt_checkpoint(folder, base, cfg):
 FUSED = [("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")]
 
 
-def ct_checkpoint(folder, base, preset):
+def ct_checkpoint(folder, base, preset, **weights):
     m = load_base(base)
-    cfg = QuantizationConfig(config_groups={"group_0": scheme(preset)}, ignore=["lm_head"])
+    group = scheme(preset)
+    group.weights = group.weights.model_copy(update=weights)
+    cfg = QuantizationConfig(config_groups={"group_0": group}, ignore=["lm_head"])
     apply_quantization_config(m, cfg)
     linears = {n: x for n, x in m.named_modules() if getattr(x, "quantization_scheme", None)}
     group = {n: [n] for n in linears}
@@ -277,6 +413,27 @@ def ct_checkpoint(folder, base, preset):
     finish(folder, base)
 
 
+BLOCK = 32  # of the FP8 block checkpoint: smaller than usual, so that small matrices have several
+
+
+def fp8_block_checkpoint(folder, base):
+    """Linear layers of the body as transformers' fp8 has them: scale = amax / 448 of each block, codes = e4m3(w / scale)."""
+    tensors = load_file(base / "model.safetensors")
+    for k in [k for k in tensors if k.endswith("_proj.weight")]:
+        w = tensors[k].float()
+        rows, cols = w.shape
+        w = torch.nn.functional.pad(w, (0, -cols % BLOCK, 0, -rows % BLOCK)).unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))
+        s = w.abs().amax((1, 3)) / 448
+        tensors[k] = (w / s[:, None, :, None]).to(FP8).flatten(2, 3).flatten(0, 1)[:rows, :cols].contiguous()
+        tensors[k + "_scale_inv"] = s
+    save_file(tensors, fresh(folder) / "model.safetensors", metadata={"format": "pt"})
+    cfg = json.loads((base / "config.json").read_text())
+    cfg["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                  "weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(cfg, indent=2) + "\n")
+    finish(folder, base)
+
+
 def checkpoints(models):
     base = models / "qwen3-base"
     modelopt_checkpoint(models / "qwen3-nvfp4-modelopt", base, mtq.NVFP4_DEFAULT_CFG)
@@ -284,6 +441,8 @@ def checkpoints(models):
     ct_checkpoint(models / "qwen3-nvfp4-ct", base, "NVFP4")
     ct_checkpoint(models / "qwen3-mxfp4-ct", base, "MXFP4A16")
     ct_checkpoint(models / "qwen3-fp8-ct-channel", base, "FP8_DYNAMIC")
+    ct_checkpoint(models / "qwen3-int4-ct", base, "W4A16", group_size=32)
+    fp8_block_checkpoint(models / "qwen3-fp8-block", base)
     # The same tensors as ModelOpt's, under the older description with quant_method fp8.
     src, dst = models / "qwen3-fp8-modelopt", fresh(models / "qwen3-fp8-tensor")
     shutil.copy(src / "model.safetensors", dst)
@@ -299,4 +458,8 @@ if __name__ == "__main__":
     codes(q)
     decode(q)
     encode(q)
+    decode_grids(q)
+    decode_integers(q)
+    decode_awq(q)
+    decode_gptq(q)
     checkpoints(golden / "models")

@@ -17,148 +17,6 @@ static const spec nvfp4_ct[] = {{UP "weight", NULL, NULL, 0, 0, NULL},
                                 {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0x38, NULL},
                                 {UP "weight_global_scale", "F32", "[1]", 4, 0, &divisor}};
 
-static void formats(void **state) {
-    (void)state;
-    static const spec all[][4] = {
-        {{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
-         {UP "weight_scale", "U8", "[64,1]", 64, 127, NULL}},
-        {{UP "weight", NULL, NULL, 0, 0, NULL},
-         {UP "weight_packed", "U8", "[64,16]", 1024, 0, NULL},
-         {UP "weight_scale", "U8", "[64,1]", 64, 127, NULL}},
-        {{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-         {UP "weight_scale", "BF16", "[1]", 2, 1, NULL},
-         {UP "input_scale", "BF16", "[1]", 2, 1, NULL}},
-        {{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-         {UP "weight_scale", "F32", "[64]", 256, 1, NULL}},
-        {{UP "weight", "F16", "[64,32]", 4096, 0, NULL}},
-    };
-    static const size_t n[] = {2, 3, 3, 2, 1};
-    static const kld_format want[] = {KLD_FMT_MXFP4, KLD_FMT_MXFP4, KLD_FMT_FP8_TENSOR,
-                                      KLD_FMT_FP8_CHANNEL, KLD_FMT_F16};
-    for (size_t i = 0; i < 5; i++) {
-        built b;
-        tiny_make(&b, "{" CONFIG "}", NULL, all[i], n[i]);
-        kld_model *m = tiny_open(b.dir);
-        assert_int_equal(m->layer[0].slot[KLD_SLOT_UP].format, want[i]);
-        kld_model_free(m);
-        build_end(&b);
-    }
-}
-
-/* A named refusal for what is known, a full listing for what is not, and never a default
- * for a scale that is gone (T24, defect 22). */
-static const struct {
-    spec s[4];
-    kld_status st;
-    const char *text;
-} refusals[] = {
-    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL}},
-     KLD_E_INPUT,
-     "mlp.up_proj: 'weight_scale' is missing beside weight U8 [64, 16]"},
-    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
-      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL}},
-     KLD_E_INPUT,
-     "'weight_scale_2' is missing beside"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL}},
-     KLD_E_INPUT,
-     "'weight_scale' is missing beside weight F8_E4M3 [64, 32]"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-      {UP "input_scale", "F32", "[]", 4, 0, NULL}},
-     KLD_E_INPUT,
-     "'weight_scale' is missing beside"},
-    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
-      {UP "weight_scale", "F8_E4M3", "[64,1]", 64, 0, NULL},
-      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL}},
-     KLD_E_INPUT,
-     "weight_scale: expected shape [64, 2], found F8_E4M3 [64, 1]"},
-    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
-      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
-      {UP "weight_scale_2", "F32", "[64]", 256, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "vector of global scales"},
-    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
-      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
-      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL},
-      {UP "pre_quant_scale", "BF16", "[32]", 64, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "pre_quant_scale on the activations (NVFP4_AWQ"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-      {UP "weight_scale_inv", "F32", "[1,1]", 4, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "FP8 in blocks"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-      {UP "weight_scale", "F32", "[2,1]", 8, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "FP8 in blocks"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-      {UP "weight_scale", "F32", "[63]", 252, 0, NULL}},
-     KLD_E_INPUT,
-     "expected shape [], [1], [64] or [64, 1], found F32 [63]"},
-    {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
-      {UP "weight_scale", "U8", "[64,1]", 64, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "MXFP8"},
-    {{{UP "weight", "F8_E5M2", "[64,32]", 2048, 0, NULL}}, KLD_E_UNSUPPORTED, "FP8 E5M2"},
-    {{{UP "weight", "F8_E4M3FNUZ", "[64,32]", 2048, 0, NULL}}, KLD_E_UNSUPPORTED, "FP8 FNUZ"},
-    {{{UP "weight", "I8", "[64,32]", 2048, 0, NULL},
-      {UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "INT8 is not"},
-    {{{UP "weight", "I8", "[64,16]", 1024, 0, NULL},
-      {UP "scale", "F8_E8M0", "[64,1]", 64, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "FP4 of DeepSeek-V4"},
-    {{{UP "weight", "U8", "[32,32]", 1024, 0, NULL},
-      {UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "INT4 of ModelOpt"},
-    {{{UP "weight", NULL, NULL, 0, 0, NULL},
-      {UP "weight_packed", "I32", "[64,4]", 1024, 0, NULL},
-      {UP "weight_scale", "BF16", "[64,1]", 128, 0, NULL},
-      {UP "weight_shape", "I64", "[2]", 16, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "INT4/INT8 pack-quantized"},
-    {{{UP "weight", NULL, NULL, 0, 0, NULL},
-      {UP "qweight", "I32", "[32,8]", 1024, 0, NULL},
-      {UP "qzeros", "I32", "[1,8]", 32, 0, NULL},
-      {UP "scales", "F16", "[1,64]", 128, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "AWQ or GPTQ"},
-    {{{UP "weight", NULL, NULL, 0, 0, NULL},
-      {UP "qweight", "I32", "[4,64]", 1024, 0, NULL},
-      {UP "g_idx", "I32", "[32]", 128, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "GPTQ is not"},
-    {{{UP "weight", NULL, NULL, 0, 0, NULL},
-      {UP "trellis", "I16", "[2,4,64]", 1024, 0, NULL},
-      {UP "suh", "F16", "[32]", 64, 0, NULL},
-      {UP "svh", "F16", "[64]", 128, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "EXL3"},
-    {{{UP "weight_scale", "F32", "[64,1]", 256, 0, NULL}},
-     KLD_E_INPUT,
-     "form no known weight format: weight BF16 [64, 32], weight_scale F32 [64, 1]"},
-    {{{UP "weight_double_scale", "F32", "[1]", 4, 0, NULL}},
-     KLD_E_INPUT,
-     "form no known weight format"},
-    {{{"model.embed_tokens.weight", "F8_E4M3", "[8,32]", 256, 0, NULL},
-      {"model.embed_tokens.weight_scale", "F32", "[8]", 32, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "model.embed_tokens: FP8 (per channel) here is not implemented"},
-};
-
-static void refused(void **state) {
-    (void)state;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        spec s[5];
-        size_t n = 0;
-        /* The dense tensor stays unless the case replaces it or takes it away. */
-        for (; n < 4 && refusals[i].s[n].name; n++) s[n] = refusals[i].s[n];
-        const char *drop = n && !s[0].dtype ? UP "weight" : NULL;
-        tiny_fails("{" CONFIG "}", drop, s, n, refusals[i].st, refusals[i].text);
-    }
-}
-
 /* T24: a scale that the index forgot is missing, whatever the file holds. */
 static void forgotten_scale(void **state) {
     (void)state;
@@ -234,6 +92,79 @@ static void config_conflicts(void **state) {
                "quantization config: 'ignore[0]': expected a string");
 }
 
+#define QUANT(text) ",\"quantization_config\":{" text "}"
+
+/* What each producer's config says of up_proj, against FP8 blocks or MXFP4 in the file. */
+static void expectations(void **state) {
+    (void)state;
+    static const spec block[] = {{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
+                                 {UP "weight_scale_inv", "F32", "[4,1]", 16, 0, NULL}};
+    static const spec mxfp4[] = {{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+                                 {UP "weight_scale", "U8", "[64,1]", 64, 127, NULL}};
+#define REST "[\"lm_head\",\"*self_attn*\",\"*gate_proj\",\"*down_proj\"]"
+#define BLOCK16 ",\"weight_block_size\":[16,32]"
+    static const struct {
+        const char *quant;
+        bool mx;
+        const char *said; /* NULL: no warning */
+    } all[] = {
+        {"\"quant_method\":\"fp8\",\"modules_to_not_convert\":[\"model.layers.0.self_attn\","
+         "\"model.layers.0.mlp.gate_proj\",\"model.layers.0.mlp.down_proj\"]" BLOCK16,
+         false, NULL},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"fp8_pb_wo\",\"ignore\":" REST BLOCK16,
+         false, NULL},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\",\"ignore\":" REST BLOCK16, false,
+         "says FP8 for 'model.layers.0.mlp.up_proj', but the file has FP8 (blocks)"},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"MXFP8\",\"ignore\":" REST BLOCK16, false,
+         "says MXFP8 for"},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":"
+         "{\"model.layers.0.mlp.up_proj\":{\"quant_algo\":\"FP8_PB_WO\"}}" BLOCK16,
+         false, NULL},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":"
+         "{\"model.layers.0.mlp.up_proj\":{\"quant_algo\":\"W4A16_NVFP4\"}}" BLOCK16,
+         false, "says NVFP4 for"},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A16_AWQ\",\"ignore\":" REST BLOCK16,
+         false, "says INT4 for"},
+        {"\"quant_method\":\"modelopt\",\"quant_algo\":\"mxfp4\",\"ignore\":" REST, true, NULL},
+        {"\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":"
+         "{\"g\":{\"targets\":[\"re:.*up_proj\"],\"weights\":{\"strategy\":\"block\","
+         "\"block_structure\":[16,32]}}}",
+         false, NULL},
+        {"\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":"
+         "{\"g\":{\"targets\":[\"re:.*up_proj\"],\"weights\":{\"strategy\":\"tensor\"}}}" BLOCK16,
+         false, "says FP8 for"},
+        {"\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":"
+         "{\"g\":{\"targets\":[\"re:.*up_proj\"],\"weights\":{\"num_bits\":8}}}" BLOCK16,
+         false, "says INT8 for"},
+        {"\"quant_method\":\"quark\",\"global_quant_config\":{\"weight\":{\"dtype\":\"fp4\"}},"
+         "\"exclude\":" REST,
+         true, NULL},
+        {"\"quant_method\":\"quark\",\"global_quant_config\":{\"weight\":{\"dtype\":\"fp4\"}},"
+         "\"export\":{\"weight_format\":\"fake_quantized\"},\"exclude\":" REST,
+         true, "says not quantized for"},
+        {"\"quant_method\":\"fp8\",\"expert_dtype\":\"fp4\",\"weight_block_size\":[128,128],"
+         "\"ignored_layers\":[\"model.layers.0.self_attn\",\"model.layers.0.mlp.gate_proj\","
+         "\"model.layers.0.mlp.down_proj\"]",
+         true, NULL},
+        {"\"quant_method\":\"mxfp8\",\"modules_to_not_convert\":[\".*self_attn\",\".*gate_proj\","
+         "\".*down_proj\"]",
+         true, "says MXFP8 for"},
+        {"\"quant_method\":\"awq\",\"modules_to_not_convert\":[\"self_attn\",\"gate_proj\","
+         "\"down_proj\"]",
+         true, "says AWQ for"},
+        {"\"quant_method\":\"gptq\",\"bits\":3,\"dynamic\":{\"-:.*self_attn\":{},"
+         "\"-:.*(gate|down)_proj\":{},\"+:.*up_proj\":{\"bits\":8}}",
+         true, "says GPTQ for"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char config[1024];
+        const char *const text[] = {all[i].said, NULL};
+        snprintf(config, sizeof config, "{" CONFIG QUANT("%s") "}", all[i].quant);
+        tiny_warns(config, NULL, all[i].mx ? mxfp4 : block, 2, all[i].mx ? "MXFP4" : "FP8 (blocks)",
+                   text);
+    }
+}
+
 static void no_memory(void **state) {
     (void)state;
     built b;
@@ -305,9 +236,8 @@ static void labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formats),         cmocka_unit_test(refused),
         cmocka_unit_test(forgotten_scale), cmocka_unit_test(config_conflicts),
-        cmocka_unit_test(no_memory),       cmocka_unit_test(global_scales),
-        cmocka_unit_test(labels)};
+        cmocka_unit_test(expectations),    cmocka_unit_test(no_memory),
+        cmocka_unit_test(global_scales),   cmocka_unit_test(labels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,6 +218,8 @@ static const struct {
     {"qwen3-fp8-ct-channel", "qwen3", "FP8 (per channel)", 2, {0}, 0, false},
     {"qwen3-fp8-modelopt", "qwen3", "FP8 (per tensor)", 2, {0}, 0, false},
     {"qwen3-fp8-tensor", "qwen3", "FP8 (per tensor)", 2, {0}, 0, false},
+    {"qwen3-fp8-block", "qwen3", "FP8 (blocks)", 2, {0}, 0, false},
+    {"qwen3-int4-ct", "qwen3", "INT4 (packed)", 2, {0}, 0, false},
 };
 
 static void goldens(void **state) {

@@ -206,7 +206,8 @@ static void check_opens(const char *dir, const loaded *in, const recipe *src, ru
     assert_int_equal(kld_checkpoint_read(&m->ckpt, w->scale, 0, scale, w->scale->bytes, &err),
                      KLD_OK);
     if (!mx) assert_int_equal(kld_checkpoint_read(&m->ckpt, w->global, 0, global, 4, &err), KLD_OK);
-    kld_weight_decode(w, (kld_weight_view){data, scale, global}, 0, w->rows, false, y);
+    kld_weight_decode(w, (kld_weight_view){.data = data, .scale = scale, .global = global}, 0,
+                      w->rows, false, y);
     size_t block = mx ? 32 : 16;
     float g = mx ? 0 : want_global(r, max_abs(x, w->rows * w->cols));
     for (size_t b = 0; b < w->rows * w->cols / block; b++) {
