@@ -3,6 +3,7 @@
 #define BIT(t) (1u << KLD_##t)
 enum {
     FLOATS = KLD_DTYPES_FLOAT,
+    F32S = BIT(F32),
     INT32S = BIT(I32) | BIT(U32),
     E8M0 = BIT(U8) | BIT(F8_E8M0),
     ANY = KLD_DTYPES_ANY
@@ -18,7 +19,7 @@ enum {
 #define SCALE(name, dtypes, shape)                                                                 \
     { name, dtypes, KLD_SHAPE_##shape, KLD_ROLE_SCALE, false }
 #define GLOBAL(name)                                                                               \
-    { name, BIT(F32), KLD_SHAPE_SCALAR, KLD_ROLE_GLOBAL, false }
+    { name, F32S, KLD_SHAPE_SCALAR, KLD_ROLE_GLOBAL, false }
 #define OTHER(name, dtypes, role, optional)                                                        \
     { name, dtypes, KLD_SHAPE_ANY, KLD_ROLE_##role, optional }
 

@@ -159,9 +159,9 @@ static kld_status check_index(const kld_weight *w, const unsigned char *p, size_
 /* Symmetric files have every zero point at the middle, m; v1 stores m - 1 and v2 m.  One off in
  * every field is the other version under this one's name. */
 static kld_status check_zeros(const kld_weight *w, const unsigned char *p, size_t n, kld_err *err) {
-    unsigned bits = kld_format_bits(w->format), middle = 1u << (bits - 1);
-    unsigned other = w->zero_add ? middle : middle - 1;
     if (!w->symmetric || (w->format != KLD_FMT_GPTQ4 && w->format != KLD_FMT_GPTQ8)) return KLD_OK;
+    unsigned bits = w->format == KLD_FMT_GPTQ8 ? 8 : 4, middle = 1u << (bits - 1);
+    unsigned other = w->zero_add ? middle : middle - 1;
     for (size_t i = 0; i < n * 32 / bits; i++) {
         if (kld_int_field(p, i * bits, bits) != other) return KLD_OK;
     }
