@@ -160,7 +160,7 @@ void tiny_write(tiny *t, uint64_t seed) {
         if (t->experts && i != 1) {
             add(&b, &seed, 0.5, 0, named(s, i, "mlp.gate.weight"), t->experts, t->hidden);
             for (size_t e = 0; e < t->experts; e++) {
-                char at[32];
+                char at[40];
                 snprintf(at, sizeof at, "mlp.experts.%zu", e);
                 add_mlp(&b, &seed, i, at, t->expert_intermediate, t->hidden);
             }
