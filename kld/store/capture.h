@@ -156,6 +156,11 @@ uint64_t kld_capture_bytes(const kld_capture *c); /* file size */
 KLD_NODISCARD kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref,
                                           kld_records *out, kld_window_meta *meta, kld_err *err);
 
+/* The routes of window i alone, which need no reference; everything else of *out stays empty.
+ * KLD_E_INPUT  damaged frame; the capture keeps none. */
+KLD_NODISCARD kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out,
+                                                 kld_err *err);
+
 /* Meta of window i, from the footer: reads nothing. */
 KLD_NODISCARD kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta,
                                           kld_err *err);

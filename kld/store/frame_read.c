@@ -260,3 +260,17 @@ done:
     if (st != KLD_OK) kld_records_free(out);
     return st;
 }
+
+kld_status frame_routes(const kld_capture_info *info, const kld_buf *text, kld_records *out,
+                        kld_err *err) {
+    columns c = {0};
+    window_head head;
+    kld_cursor in = kld_cursor_of(text->data, text->len);
+    memset(out, 0, sizeof *out);
+    kld_status st = head_read(&in, NULL, &head, err);
+    if (st == KLD_OK) st = columns_read(&c, &in, err);
+    if (st == KLD_OK) st = take_routes(&c, info, head.meta.tokens, out, err);
+    columns_free(&c);
+    if (st != KLD_OK) kld_records_free(out);
+    return st;
+}
