@@ -35,16 +35,6 @@ struct tile {
     size_t first, n;
 };
 
-/* y = w x for the rows of a tile, in the column tiles of `linear`. */
-static void product(kld_device *dev, const float *x, const kld_dev_weight *w, float *y, size_t ld,
-                    kld_elem elem) {
-    kld_span span = {.n = CPU_EXPERT_ROWS};
-    kld_view in = {.p = (void *)(uintptr_t)x, .rows = CPU_EXPERT_ROWS, .cols = w->cols};
-    kld_view out = {y, CPU_EXPERT_ROWS, w->rows, ld, elem};
-    in.ld = w->cols;
-    cpu_linear_tiles(dev, &span, in, w, out);
-}
-
 static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kld_gate *act,
                      float *y) {
     size_t width = dev->spec.hidden, inner = dev->spec.expert_cols / 2;
@@ -56,14 +46,16 @@ static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kl
         if (r < t->n) memcpy(x + r * width, view_row(h, e->row[t->first + r]), width * sizeof *x);
         else memset(x + r * width, 0, width * sizeof *x);
     }
-    product(dev, x, e->gate, g, 2 * inner, KLD_ELEM_ACT);
-    if (e->up) product(dev, x, e->up, g + inner, 2 * inner, KLD_ELEM_ACT);
-    kld_view gate = {g, CPU_EXPERT_ROWS, inner, 2 * inner, KLD_ELEM_ACT}, up = gate, out = gate;
+    kld_view in = {x, CPU_EXPERT_ROWS, width, width, KLD_ELEM_ACT};
+    kld_view gate = {g, CPU_EXPERT_ROWS, inner, 2 * inner, KLD_ELEM_ACT}, up = gate, both = gate;
+    kld_view mid = {a, CPU_EXPERT_ROWS, inner, inner, KLD_ELEM_ACT};
+    kld_view out = {y, CPU_EXPERT_ROWS, width, width, KLD_ELEM_F32};
     up.p = g + inner;
-    out.p = a;
-    out.ld = inner;
-    cpu_gated_rows(dev, act, gate, up, out);
-    product(dev, a, e->down, y, width, KLD_ELEM_F32);
+    both.cols = e->up ? inner : 2 * inner;
+    cpu_linear_lanes(dev, in, e->gate, both);
+    if (e->up) cpu_linear_lanes(dev, in, e->up, up);
+    cpu_gated_rows(dev, act, gate, up, mid);
+    cpu_linear_lanes(dev, mid, e->down, out);
 }
 
 /* Columns [c, c + n) of the tiles' rows, tile after tile. */

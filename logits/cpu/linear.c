@@ -122,13 +122,25 @@ static void run_tile(kld_device *dev, const kld_span *s, size_t col, size_t n, k
         finish_row(yt + r * y.ld, c + r * ldc, w->bias ? w->bias + col : NULL, n, f);
 }
 
-void cpu_linear_tiles(kld_device *dev, const kld_span *s, kld_view x, const kld_dev_weight *w,
-                      kld_view y) {
+/* Computed as W x^T: rows of x then are lanes of vectors, which all go through the same
+ * instructions, while the other way round a row's bits depend on its place in the tile. */
+void cpu_linear_lanes(kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y) {
     size_t width = tile_width(y.cols);
     struct finish f = finish_of(dev, w, y, false);
-    for (size_t col = 0; col < y.cols; col += width)
-        run_tile(dev, s, col, num_min(width, y.cols - col), x, w, y, &f);
+    float *c = dev->tile + (size_t)omp_get_thread_num() * KLD_CHUNK * CPU_TILE;
+    float *row = c + CPU_EXPERT_ROWS * CPU_TILE;
+    for (size_t col = 0; col < y.cols; col += width) {
+        size_t n = num_min(width, y.cols - col);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)n, CPU_EXPERT_ROWS,
+                    (blasint)w->cols, 1.0f, (const float *)w->data + col * w->cols,
+                    (blasint)w->cols, x.p, (blasint)x.ld, 0.0f, c, CPU_EXPERT_ROWS);
+        for (size_t r = 0; r < CPU_EXPERT_ROWS; r++) {
+            for (size_t k = 0; k < n; k++) row[k] = c[k * CPU_EXPERT_ROWS + r];
+            finish_row(view_row(y, r) + col, row, w->bias ? w->bias + col : NULL, n, &f);
+        }
+    }
 }
+_Static_assert((CPU_EXPERT_ROWS + 1) * CPU_TILE <= KLD_CHUNK * CPU_TILE, "in a thread's tile");
 
 /* A task is one span times one column tile.  The tile width follows from the number of
  * columns alone and every product has the span's rows, so its sums are the same whoever

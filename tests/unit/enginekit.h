@@ -46,6 +46,8 @@ void collected_free(collected *c);
 typedef struct tiny {
     size_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab, window;
     bool tied, qwen3, qwen2;
+    /* > 0: Qwen3 with experts, but in its second layer. */
+    size_t experts, chosen, expert_intermediate;
     char dir[64];
 } tiny;
 void tiny_write(tiny *t, uint64_t seed);
@@ -57,7 +59,7 @@ double rnd_normal(uint64_t *state);
 
 kld_engine_options default_options(size_t vocab);
 
-extern const tiny tiny_llama, tiny_qwen;
+extern const tiny tiny_llama, tiny_qwen, tiny_moe;
 
 /* A small model and windows of awkward lengths: empty, one token, a chunk and a bit, and
  * one longer than a batch. */
@@ -81,6 +83,8 @@ kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_en
 /* All windows into a fresh *c; fails the test unless it succeeds. */
 void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
                   kld_engine_stats *stats);
+/* Bytes of window i without its index, which the caller's numbering decides; borrowed. */
+kld_buf part_of(const collected *c, size_t i);
 void same_records(const collected *a, const collected *b, const char *what);
 
 #endif

@@ -17,16 +17,6 @@ static void golden_models(void **state) {
     goldens_check(kld_backend_cpu(), KLD_PRECISION_BF16, 5e-2);
 }
 
-/* Bytes of window i without its index, which the caller's numbering decides. */
-static kld_buf part_of(const collected *c, size_t i) {
-    size_t from, to = c->records.len;
-    memcpy(&from, c->mark.data + i * sizeof from, sizeof from);
-    if ((i + 1) * sizeof to < c->mark.len)
-        memcpy(&to, c->mark.data + (i + 1) * sizeof to, sizeof to);
-    from += sizeof(size_t);
-    return (kld_buf){.data = c->records.data + from, .len = to - from};
-}
-
 static void threads_and_memory(void **state) {
     (void)state;
     int threads = omp_get_max_threads();
@@ -175,7 +165,7 @@ static void identity_and_plan(void **state) {
     json_decref(a);
     json_decref(b);
     kld_plan p;
-    kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &p);
+    need(kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &p, &err), &err, "plan");
     assert_int_equal(p.residual_bytes, TOKENS * 24 * 4);
     assert_int_equal(p.embed_bytes, 300 * 24 * 4);
     collected c;
