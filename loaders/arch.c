@@ -69,8 +69,9 @@ const char *const kld_config_ignored[] = {
     "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
     "num_logits_to_keep", "logits_to_keep", "router_jitter_noise", "num_nextn_predict_layers",
     "num_mtp_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "ep_size", "auto_map",
-    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length", "trust_remote_code",
-    "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
+    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length",
+    "trust_remote_code", "tf_legacy_loss", "use_bfloat16", "quantization_config",
+    "compression_config", NULL};
 
 const kld_assert_row kld_config_asserts[] = {
     {"is_encoder_decoder", "false"},  {"is_decoder", "false|true"},
@@ -79,7 +80,7 @@ const kld_assert_row kld_config_asserts[] = {
     {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1|null"},
     {"rope_interleaved", "false"},    {"partial_rotary_factor", "1.0|1|null"},
     {"use_mrope", "false"},           {"use_bidirectional_attention", "false|null"},
-    
+
 };
 const size_t kld_n_config_asserts = sizeof kld_config_asserts / sizeof *kld_config_asserts;
 

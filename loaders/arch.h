@@ -92,8 +92,8 @@ typedef enum kld_dim {
     KLD_DIM_HEADS,
     KLD_DIM_Q_LORA,
     KLD_DIM_KV_LORA,
-    KLD_DIM_KV_A,  /* kv_lora + rope_dim */
-    KLD_DIM_KV_B,  /* heads * (nope_dim + value_dim) */
+    KLD_DIM_KV_A, /* kv_lora + rope_dim */
+    KLD_DIM_KV_B, /* heads * (nope_dim + value_dim) */
     KLD_DIM_EXPERTS,
     KLD_DIM_SHARED, /* shared_intermediate */
     KLD_DIM_COUNT
@@ -158,26 +158,27 @@ struct kld_arch {
     size_t n_keys;
     const kld_assert_row *asserts; /* [n_asserts] beside the common ones */
     size_t n_asserts;
-    const char *const *ignored; /* NULL-terminated or NULL: keys without effect, beside the common */
-    const char *const *lists;   /* NULL-terminated or NULL: keys that code of their own reads */
+    const char *const
+        *ignored;             /* NULL-terminated or NULL: keys without effect, beside the common */
+    const char *const *lists; /* NULL-terminated or NULL: keys that code of their own reads */
     const kld_tensor_row *model; /* [n_model] */
     size_t n_model;
     const kld_tensor_row *layer; /* [n_layer] */
     size_t n_layer;
     const kld_expert_row *experts; /* NULL: no mixture */
-    const char *skipped;           /* part of the names of layer tensors that are not used, or NULL */
+    const char *skipped; /* part of the names of layer tensors that are not used, or NULL */
     kld_block attention;
     kld_window_rule window;
-    double rope_theta;          /* when the config names none */
-    double sliding_rope_theta;  /* the same for layers that slide; 0: as the others */
-    const char *sliding_theta;  /* the key for it, or NULL */
-    kld_activation activation;  /* when the config names none */
+    double rope_theta;         /* when the config names none */
+    double sliding_rope_theta; /* the same for layers that slide; 0: as the others */
+    const char *sliding_theta; /* the key for it, or NULL */
+    kld_activation activation; /* when the config names none */
     kld_score score;
     double router_eps, latent_eps;
-    bool partial_rope;     /* partial_rotary_factor may be below 1 */
-    bool rope_interleaved; /* when the config does not say */
-    bool scaled_queries;   /* llama_4_scaling_beta is read */
-    bool post_norms;       /* ATTN_POST and MLP_POST */
+    bool partial_rope;                      /* partial_rotary_factor may be below 1 */
+    bool rope_interleaved;                  /* when the config does not say */
+    bool scaled_queries;                    /* llama_4_scaling_beta is read */
+    bool post_norms;                        /* ATTN_POST and MLP_POST */
     bool norm_plus_one, embed_scaled, tied; /* tied: when the config does not say */
 };
 

@@ -111,14 +111,14 @@ static const char *const ministral3_names[] = {"Ministral3ForCausalLM",
                                                "Mistral3ForConditionalGeneration", NULL};
 
 const kld_arch kld_arch_llama = {ARCH(llama, llama_asserts), .rope_theta = 10000};
-const kld_arch kld_arch_mistral = {
-    ARCH(mistral, no_bias), .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 10000};
-const kld_arch kld_arch_ministral3 = {
-    ARCH(ministral3, no_bias), .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 1e6, .scaled_queries = true};
-const kld_arch kld_arch_qwen2 = {
-    ARCH(qwen2, qwen2_asserts), .window = KLD_WINDOW_BY_LAYER, .rope_theta = 10000};
-const kld_arch kld_arch_qwen3 = {
-    ARCH(qwen3, qwen3_asserts), .window = KLD_WINDOW_BY_LAYER, .rope_theta = 10000};
+const kld_arch kld_arch_mistral = {ARCH(mistral, no_bias), .window = KLD_WINDOW_ALL_LAYERS,
+                                   .rope_theta = 10000};
+const kld_arch kld_arch_ministral3 = {ARCH(ministral3, no_bias), .window = KLD_WINDOW_ALL_LAYERS,
+                                      .rope_theta = 1e6, .scaled_queries = true};
+const kld_arch kld_arch_qwen2 = {ARCH(qwen2, qwen2_asserts), .window = KLD_WINDOW_BY_LAYER,
+                                 .rope_theta = 10000};
+const kld_arch kld_arch_qwen3 = {ARCH(qwen3, qwen3_asserts), .window = KLD_WINDOW_BY_LAYER,
+                                 .rope_theta = 10000};
 
 static const char *const gemma3_ignored[] = {"attn_logit_softcapping", "mm_tokens_per_image",
                                              "boi_token_index", "eoi_token_index", NULL};

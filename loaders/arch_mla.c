@@ -62,9 +62,8 @@ static const kld_assert_row latent_asserts[] = {{"scoring_func", "\"sigmoid\""},
                                                 {"moe_layer_freq", "1"},
                                                 {"mlp_bias", "false"},
                                                 {"sliding_window", "null"}};
-static const kld_assert_row mistral4_asserts[] = {{"moe_layer_freq", "1"},
-                                                  {"mlp_bias", "false"},
-                                                  {"sliding_window", "null"}};
+static const kld_assert_row mistral4_asserts[] = {
+    {"moe_layer_freq", "1"}, {"mlp_bias", "false"}, {"sliding_window", "null"}};
 
 #define LATENT_ATTENTION                                                                           \
     NORM(ATTN_NORM, "input_layernorm", HIDDEN),                                                    \
@@ -86,8 +85,11 @@ static const kld_tensor_row deepseek_v3_layer[] = {
     SHARED_EXPERT("mlp.shared_experts"),
 };
 static const kld_tensor_row mistral4_layer[] = {
-    LATENT_ATTENTION,         MLP_NORM_ROW, MLP_IF(NONE, DENSE),
-    ROUTER("mlp.gate", NONE), SHARED_EXPERT("mlp.shared_experts"),
+    LATENT_ATTENTION,
+    MLP_NORM_ROW,
+    MLP_IF(NONE, DENSE),
+    ROUTER("mlp.gate", NONE),
+    SHARED_EXPERT("mlp.shared_experts"),
 };
 #define deepseek_v32_layer deepseek_v3_layer
 #define kimi_k25_layer deepseek_v3_layer
@@ -108,11 +110,18 @@ static const char *const mistral4_names[] = {"Mistral4ForCausalLM", NULL};
 
 /* head_dim and qk_head_dim say in several ways what the widths above say. */
 static const char *const latent_ignored[] = {"head_dim", "qk_head_dim", NULL};
-static const char *const sparse_ignored[] = {
-    "head_dim",        "qk_head_dim",      "index_head_dim",
-    "index_n_heads",   "index_topk_freq",  "index_skip_topk_offset",
-    "indexer_types",   "index_topk_pattern", "indexer_rope_interleave",
-    "index_share_for_mtp_iteration", "scale_fmt", NULL};
+static const char *const sparse_ignored[] = {"head_dim",
+                                             "qk_head_dim",
+                                             "index_head_dim",
+                                             "index_n_heads",
+                                             "index_topk_freq",
+                                             "index_skip_topk_offset",
+                                             "indexer_types",
+                                             "index_topk_pattern",
+                                             "indexer_rope_interleave",
+                                             "index_share_for_mtp_iteration",
+                                             "scale_fmt",
+                                             NULL};
 static const char *const latent_lists[] = {"mlp_layer_types", "rope_interleave",
                                            "partial_rotary_factor", NULL};
 

@@ -109,22 +109,24 @@ static const kld_key_row gpt_oss_keys[] = {
 static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"}};
 static const kld_assert_row glm4_moe_asserts[] = {{"mlp_bias", "false"}};
 static const kld_assert_row mixtral_asserts[] = {{"attention_bias", "false"}};
-static const kld_assert_row minimax_m2_asserts[] = {{"use_qk_norm", "true"},
-                                                    {"qk_norm_type", "\"per_layer\""},
-                                                    {"scoring_func", "\"sigmoid\""},
-                                                    {"use_routing_bias", "true"},
-                                                    {"shared_intermediate_size", "0"},
-                                                    {"attention_bias", "false"},
-                                                    {"sliding_window", "null"}};
-static const kld_assert_row mimo_v2_asserts[] = {{"scoring_func", "\"sigmoid\""},
-                                                 {"topk_method", "\"noaux_tc\""},
-                                                 {"attention_projection_layout", "\"split\"|\"fused_qkv\"|null"},
-                                                 {"hybrid_block_size", "null"}};
+static const kld_assert_row minimax_m2_asserts[] = {
+    {"use_qk_norm", "true"},           {"qk_norm_type", "\"per_layer\""},
+    {"scoring_func", "\"sigmoid\""},   {"use_routing_bias", "true"},
+    {"shared_intermediate_size", "0"}, {"attention_bias", "false"},
+    {"sliding_window", "null"}};
+static const kld_assert_row mimo_v2_asserts[] = {
+    {"scoring_func", "\"sigmoid\""},
+    {"topk_method", "\"noaux_tc\""},
+    {"attention_projection_layout", "\"split\"|\"fused_qkv\"|null"},
+    {"hybrid_block_size", "null"}};
 static const kld_assert_row gpt_oss_asserts[] = {{"mlp_bias", "false"}};
 
 static const kld_tensor_row qwen3_moe_layer[] = {
-    ATTENTION(IF_ATTENTION, IF_ATTENTION), HEAD_NORMS(ALWAYS), MLP_NORM_ROW,
-    MLP_IF(NONE, DENSE), ROUTER("mlp.gate", NONE),
+    ATTENTION(IF_ATTENTION, IF_ATTENTION),
+    HEAD_NORMS(ALWAYS),
+    MLP_NORM_ROW,
+    MLP_IF(NONE, DENSE),
+    ROUTER("mlp.gate", NONE),
 };
 static const kld_tensor_row mixtral_layer[] = {ATTENTION(NONE, NONE), MLP_NORM_ROW,
                                                ROUTER("block_sparse_moe.gate", NONE)};
@@ -159,12 +161,16 @@ static const kld_tensor_row mimo_v2_layer[] = {
     ROUTER("mlp.gate", NONE),
 };
 static const kld_tensor_row gpt_oss_layer[] = {
-    ATTENTION(IF_ATTENTION, IF_ATTENTION), BARE(SINKS, "self_attn.sinks", HEADS, SINKS),
-    MLP_NORM_ROW, ROUTER("mlp.router", ALWAYS),
+    ATTENTION(IF_ATTENTION, IF_ATTENTION),
+    BARE(SINKS, "self_attn.sinks", HEADS, SINKS),
+    MLP_NORM_ROW,
+    ROUTER("mlp.router", ALWAYS),
 };
 
-static const kld_expert_row mlp_experts = {.prefix = "mlp.experts", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
-static const kld_expert_row mixtral_experts = {.prefix = "block_sparse_moe.experts", .gate = "w1", .up = "w3", .down = "w2"};
+static const kld_expert_row mlp_experts = {
+    .prefix = "mlp.experts", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
+static const kld_expert_row mixtral_experts = {
+    .prefix = "block_sparse_moe.experts", .gate = "w1", .up = "w3", .down = "w2"};
 static const kld_expert_row gpt_oss_experts = {.prefix = "mlp.experts",
                                                .gate = "gate_proj",
                                                .up = "up_proj",
@@ -181,36 +187,38 @@ static const char *const mimo_v2_names[] = {"MiMoV2FlashForCausalLM", "MiMoV2For
 static const char *const gpt_oss_names[] = {"GptOssForCausalLM", NULL};
 
 static const char *const qwen3_moe_lists[] = {"mlp_only_layers", NULL};
-static const char *const qwen3_moe_ignored[] = {"max_window_layers", NULL}; /* nor by transformers */
-const kld_arch kld_arch_qwen3_moe = {ARCH(qwen3_moe, qwen3_moe_asserts),
-                                     .ignored = qwen3_moe_ignored,
-                                     .lists = qwen3_moe_lists,
-                                     .experts = &mlp_experts,
-                                     .window = KLD_WINDOW_ALL_LAYERS,
-                                     .rope_theta = 10000,
-                                     .score = KLD_SCORE_SOFTMAX};
-const kld_arch kld_arch_mixtral = {ARCH(mixtral, mixtral_asserts),
-                                   .experts = &mixtral_experts,
-                                   .window = KLD_WINDOW_ALL_LAYERS,
-                                   .rope_theta = 1e6,
+static const char *const qwen3_moe_ignored[] = {"max_window_layers",
+                                                NULL}; /* nor by transformers */
+const kld_arch kld_arch_qwen3_moe = {
+    ARCH(qwen3_moe, qwen3_moe_asserts), .ignored = qwen3_moe_ignored,
+    .lists = qwen3_moe_lists,           .experts = &mlp_experts,
+    .window = KLD_WINDOW_ALL_LAYERS,    .rope_theta = 10000,
+    .score = KLD_SCORE_SOFTMAX};
+const kld_arch kld_arch_mixtral = {ARCH(mixtral, mixtral_asserts), .experts = &mixtral_experts,
+                                   .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 1e6,
                                    .score = KLD_SCORE_SOFTMAX};
 
 static const char *const glm4_moe_ignored[] = {"topk_method", NULL};
 static const char *const partial_lists[] = {"partial_rotary_factor", "mlp_layer_types", NULL};
-const kld_arch kld_arch_glm4_moe = {ARCH(glm4_moe, glm4_moe_asserts),
-                                    .ignored = glm4_moe_ignored,
-                                    .lists = partial_lists,
-                                    .experts = &mlp_experts,
-                                    .rope_theta = 10000,
-                                    .partial_rope = true,
-                                    .score = KLD_SCORE_SIGMOID,
-                                    .router_eps = 1e-20};
+const kld_arch kld_arch_glm4_moe = {
+    ARCH(glm4_moe, glm4_moe_asserts), .ignored = glm4_moe_ignored, .lists = partial_lists,
+    .experts = &mlp_experts,          .rope_theta = 10000,         .partial_rope = true,
+    .score = KLD_SCORE_SIGMOID,       .router_eps = 1e-20};
 
 /* attn_type_list: all of them full, checked by value would need the layer count; tensors of another
  * kind of attention have other names and have no place. */
-static const char *const minimax_m2_ignored[] = {"attn_type_list", "layernorm_full_attention_beta",
-    "layernorm_linear_attention_alpha", "layernorm_linear_attention_beta", "layernorm_mlp_alpha", "layernorm_mlp_beta",
-    "layernorm_full_attention_alpha", "block_size", "rotary_type", "max_model_len", "qk_norm", NULL};
+static const char *const minimax_m2_ignored[] = {"attn_type_list",
+                                                 "layernorm_full_attention_beta",
+                                                 "layernorm_linear_attention_alpha",
+                                                 "layernorm_linear_attention_beta",
+                                                 "layernorm_mlp_alpha",
+                                                 "layernorm_mlp_beta",
+                                                 "layernorm_full_attention_alpha",
+                                                 "block_size",
+                                                 "rotary_type",
+                                                 "max_model_len",
+                                                 "qk_norm",
+                                                 NULL};
 const kld_arch kld_arch_minimax_m2 = {ARCH(minimax_m2, minimax_m2_asserts),
                                       .ignored = minimax_m2_ignored,
                                       .lists = partial_lists,
@@ -220,8 +228,8 @@ const kld_arch kld_arch_minimax_m2 = {ARCH(minimax_m2, minimax_m2_asserts),
                                       .score = KLD_SCORE_SIGMOID};
 
 static const char *const mimo_v2_lists[] = {"partial_rotary_factor", "mlp_layer_types",
-                                            "moe_layer_freq", "hybrid_layer_pattern",
-                                            "swa_rope_theta", NULL};
+                                            "moe_layer_freq",        "hybrid_layer_pattern",
+                                            "swa_rope_theta",        NULL};
 const kld_arch kld_arch_mimo_v2 = {ARCH(mimo_v2, mimo_v2_asserts),
                                    .lists = mimo_v2_lists,
                                    .experts = &mlp_experts,
@@ -234,10 +242,7 @@ const kld_arch kld_arch_mimo_v2 = {ARCH(mimo_v2, mimo_v2_asserts),
                                    .router_eps = 1e-20};
 
 static const char *const gpt_oss_ignored[] = {"initial_context_length", "num_experts", NULL};
-const kld_arch kld_arch_gpt_oss = {ARCH(gpt_oss, gpt_oss_asserts),
-                                   .ignored = gpt_oss_ignored,
-                                   .experts = &gpt_oss_experts,
-                                   .window = KLD_WINDOW_ALTERNATE,
-                                   .rope_theta = 150000,
-                                   .activation = KLD_ACT_CLAMPED_GLU,
-                                   .score = KLD_SCORE_SOFTMAX_CHOSEN};
+const kld_arch kld_arch_gpt_oss = {
+    ARCH(gpt_oss, gpt_oss_asserts),   .ignored = gpt_oss_ignored, .experts = &gpt_oss_experts,
+    .window = KLD_WINDOW_ALTERNATE,   .rope_theta = 150000,       .activation = KLD_ACT_CLAMPED_GLU,
+    .score = KLD_SCORE_SOFTMAX_CHOSEN};

@@ -113,7 +113,9 @@ const kld_tensor *kld_bind_find(const kld_binder *b, const char *name, bool *cla
     return &c->tensors[i];
 }
 
-void kld_bind_claim(kld_binder *b, const kld_tensor *t) { b->claimed[t - b->m->ckpt.tensors] = true; }
+void kld_bind_claim(kld_binder *b, const kld_tensor *t) {
+    b->claimed[t - b->m->ckpt.tensors] = true;
+}
 
 bool kld_bind_has(const kld_binder *b, const char *stem) {
     const kld_checkpoint *c = &b->m->ckpt;
@@ -171,7 +173,8 @@ static kld_status bind_bare(kld_binder *b, const char *name, size_t rows, kld_we
     return kld_weight_classify(w, &mod, &want, err);
 }
 
-/* MiMo's fused projection: in layers that slide, too, as many as the others have key/value heads. */
+/* MiMo's fused projection: in layers that slide, too, as many as the others have key/value heads.
+ */
 static size_t qkv_shards(const kld_binder *b) { return (size_t)b->r->value[KLD_KEY_KV_HEADS]; }
 
 static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char *name,
@@ -259,8 +262,8 @@ static bool present(const kld_binder *b, kld_when when, size_t l) {
 static void set_blocks(const kld_arch *a, kld_layer *layer, bool sparse) {
     kld_slot none = KLD_SLOT_COUNT;
     layer->n_sub = KLD_MAX_SUBLAYERS;
-    layer->sub[0] = (kld_sublayer){a->attention, KLD_SLOT_ATTN_NORM,
-                                   a->post_norms ? KLD_SLOT_ATTN_POST : none};
+    layer->sub[0] =
+        (kld_sublayer){a->attention, KLD_SLOT_ATTN_NORM, a->post_norms ? KLD_SLOT_ATTN_POST : none};
     layer->sub[1] = (kld_sublayer){sparse ? KLD_BLOCK_EXPERTS : KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM,
                                    a->post_norms ? KLD_SLOT_MLP_POST : none};
 }

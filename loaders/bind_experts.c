@@ -62,7 +62,10 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
     const kld_expert_row *row = b->r->arch->experts;
     size_t n = b->r->config.router.experts;
     char full[KLD_MAX_NAME], found[160];
-    *w = (kld_weight){.rows = rows, .cols = cols, };
+    *w = (kld_weight){
+        .rows = rows,
+        .cols = cols,
+    };
     snprintf(full, sizeof full, "%s.%s", base, name);
     if (kld_bind_find(b, full, NULL)) {
         w->in_major = row->in_major;

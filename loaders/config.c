@@ -199,8 +199,8 @@ static kld_status read_tied(const json_t *root, const json_t *text, const kld_ar
 static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_activation *out,
                                   kld_err *err) {
     bool other = listed(arch->lists, "hidden_activation");
-    const char *key = other && json_object_get(text, "hidden_activation") ? "hidden_activation"
-                                                                          : "hidden_act";
+    const char *key =
+        other && json_object_get(text, "hidden_activation") ? "hidden_activation" : "hidden_act";
     const json_t *v = json_object_get(text, key);
     *out = arch->activation;
     if (!v || json_is_null(v)) return KLD_OK;
@@ -210,10 +210,9 @@ static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_
     if (silu && arch->activation == KLD_ACT_CLAMPED_GLU) return KLD_OK;
     *out = silu ? KLD_ACT_SILU : KLD_ACT_GELU_TANH;
     if (silu || (s && !strcmp(s, "gelu_pytorch_tanh"))) return KLD_OK;
-    return kld_fail(
-        err, KLD_E_UNSUPPORTED,
-        "config.json: '%s' is %.80s; only silu and gelu_pytorch_tanh are implemented", key,
-        s ? s : kld_json_kind(v));
+    return kld_fail(err, KLD_E_UNSUPPORTED,
+                    "config.json: '%s' is %.80s; only silu and gelu_pytorch_tanh are implemented",
+                    key, s ? s : kld_json_kind(v));
 }
 
 static kld_status read_interleave(const json_t *text, const kld_arch *arch, bool *out,
@@ -278,8 +277,8 @@ static double score_scale(const kld_config_read *r) {
     const kld_attention *a = &r->config.attn[KLD_ATTN_FULL];
     double by = r->value[KLD_KEY_QUERY_SCALAR];
     double scale = 1 / sqrt(by > 0 ? by : (double)a->head_dim);
-    if (r->arch->attention != KLD_BLOCK_LATENT_ATTENTION ||
-        a->rope.scaling == KLD_ROPE_DEFAULT || a->rope.mscale_all_dim == 0 || a->rope.factor <= 1)
+    if (r->arch->attention != KLD_BLOCK_LATENT_ATTENTION || a->rope.scaling == KLD_ROPE_DEFAULT ||
+        a->rope.mscale_all_dim == 0 || a->rope.factor <= 1)
         return scale;
     double m = 0.1 * a->rope.mscale_all_dim * log(a->rope.factor) + 1;
     return scale * m * m;

@@ -36,9 +36,8 @@ typedef struct kld_rope_source {
  *  max_position   stands in for a missing original_max_position_embeddings
  * KLD_E_UNSUPPORTED  a scaling type, key or layer-dependent form not implemented.
  * KLD_E_INPUT        a missing or impossible number. */
-KLD_NODISCARD kld_status kld_rope_parse(kld_rope *r, const json_t *text,
-                                        const kld_rope_source *src, size_t max_position,
-                                        kld_err *err);
+KLD_NODISCARD kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source *src,
+                                        size_t max_position, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif
