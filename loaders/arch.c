@@ -31,11 +31,17 @@ const kld_tensor_row kld_model_rows[3] = {
      false},
 };
 
-const kld_arch *kld_arch_find(const char *architecture) {
+static bool listed(const char *const *list, const char *text) {
+    for (; list && *list; list++)
+        if (!strcmp(*list, text)) return true;
+    return false;
+}
+
+const kld_arch *kld_arch_find(const char *architecture, bool wrapped, const char *text_type) {
     for (const kld_arch *const *row = kld_archs; *row; row++) {
-        for (const char *const *a = (*row)->architectures; *a; a++) {
-            if (!strcmp(*a, architecture)) return *row;
-        }
+        if (listed((*row)->architectures, architecture)) return *row;
+        if (!wrapped || !listed((*row)->wrappers, architecture)) continue;
+        if (text_type ? listed((*row)->text_types, text_type) : (*row)->text_default) return *row;
     }
     return NULL;
 }
@@ -115,8 +121,11 @@ const char *const kld_skip_suffixes[] = {".rotary_emb.inv_freq",
                                          NULL};
 
 const kld_prefix kld_prefixes[] = {
-    {"model.", "lm_head"},
-    {"model.language_model.", "lm_head"},
-    {"language_model.model.", "language_model.lm_head"},
+    {"model.", "layers.", "lm_head"},
+    {"model.language_model.", "layers.", "lm_head"},
+    {"language_model.model.", "layers.", "language_model.lm_head"},
+    {"language_model.model.", "blocks.", "language_model.lm_head"}, /* Kimi, by transformers */
+    {"language_model.", "layers.", "language_model.lm_head"},       /* repacks of Kimi */
+    {"language_model.", "layers.", "lm_head"},
 };
 const size_t kld_n_prefixes = sizeof kld_prefixes / sizeof *kld_prefixes;

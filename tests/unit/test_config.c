@@ -168,7 +168,7 @@ static void rope_defaults(void **state) {
         "{\"max_position_embeddings\":131072,\"rope_theta\":1000000.0,"
         "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,\"beta_fast\":0,"
         "\"original_max_position_embeddings\":32768,\"mscale\":1.0,\"mscale_all_dim\":1.0}}";
-    const kld_rope_source src = {.theta_key = "rope_theta", .theta = 10000, .scaling = true};
+    const kld_rope_source src = {.theta_key = "rope_theta", .theta = 10000, .scaling = true, .partial_default = 1};
     json_t *c;
     kld_rope r;
     kld_err err = {0};
@@ -284,10 +284,10 @@ static void released_configs(void **state) {
 
 static void arch_tables(void **state) {
     (void)state;
-    assert_null(kld_arch_find("NoSuchForCausalLM"));
+    assert_null(kld_arch_find("NoSuchForCausalLM", false, NULL));
     for (size_t i = 0; kld_archs[i]; i++) {
         const kld_arch *a = kld_archs[i];
-        assert_ptr_equal(kld_arch_find(a->architectures[0]), a);
+        assert_ptr_equal(kld_arch_find(a->architectures[0], false, NULL), a);
         bool key[KLD_KEY_COUNT] = {false}, slot[KLD_SLOT_COUNT] = {false};
         for (size_t k = 0; k < a->n_keys; k++) {
             assert_false(key[a->keys[k].key]); /* one source a value */
