@@ -62,19 +62,30 @@ static bool layer_of(const char *name, const kld_prefix *prefix, size_t *layer) 
     return digits && *name == '.';
 }
 
+/* Why the tensor is skipped; KLD_SKIP_COUNT: it is not. */
+static kld_skip skip_rule(kld_binder *b, const char *name) {
+    size_t layer;
+    if (layer_of(name, b->prefix, &layer) && layer >= b->r->config.layers) {
+        b->n_past++;
+        return KLD_SKIP_MTP;
+    }
+    for (const char *const *p = kld_skip_prefixes; *p; p++)
+        if (starts(name, *p)) return strstr(*p, "mtp.") ? KLD_SKIP_MTP : KLD_SKIP_VISION;
+    for (const char *const *s = kld_skip_suffixes; *s; s++)
+        if (ends(name, *s)) return KLD_SKIP_OTHER;
+    const char *indexer = b->r->arch->skipped;
+    return indexer && strstr(name, indexer) ? KLD_SKIP_INDEXER : KLD_SKIP_COUNT;
+}
+
 static void skip_by_rule(kld_binder *b) {
     const kld_checkpoint *c = &b->m->ckpt;
     for (size_t i = 0; i < c->n_tensors; i++) {
-        const char *name = c->tensors[i].name;
-        size_t layer;
-        bool skip = layer_of(name, b->prefix, &layer) && layer >= b->r->config.layers;
-        b->n_past += skip;
-        for (const char *const *p = kld_skip_prefixes; !skip && *p; p++) skip = starts(name, *p);
-        for (const char *const *s = kld_skip_suffixes; !skip && *s; s++) skip = ends(name, *s);
-        if (!skip && b->r->arch->skipped && strstr(name, b->r->arch->skipped)) skip = true;
-        if (!skip) continue;
+        kld_skip why = skip_rule(b, c->tensors[i].name);
+        if (why == KLD_SKIP_COUNT) continue;
         b->claimed[i] = true;
         b->m->n_skipped++;
+        b->m->skipped[why]++;
+        b->m->skipped_bytes += c->tensors[i].bytes;
     }
 }
 

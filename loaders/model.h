@@ -159,6 +159,15 @@ typedef struct kld_layer {
     const kld_attention *attn; /* in config.attn */
 } kld_layer;
 
+/* Why a tensor of the file is not used. */
+typedef enum kld_skip {
+    KLD_SKIP_MTP,     /* layers past the model's own, for drafting tokens */
+    KLD_SKIP_VISION,  /* towers of other inputs, and their projectors */
+    KLD_SKIP_INDEXER, /* selection of keys, see dense_window */
+    KLD_SKIP_OTHER,   /* KV-cache scales, rotary frequencies */
+    KLD_SKIP_COUNT
+} kld_skip;
+
 typedef struct kld_arch kld_arch; /* loaders/arch.h */
 
 typedef struct kld_model {
@@ -171,7 +180,9 @@ typedef struct kld_model {
     char *label;     /* owned; method label: "BF16", "NVFP4", "NVFP4 (QAD)", ... */
     char **warnings; /* [n_warnings] arena; one line each, e.g. config/tensor conflicts */
     size_t n_warnings;
-    size_t n_skipped; /* tensors skipped by rule: MTP layers, vision towers, ... */
+    size_t n_skipped; /* tensors skipped by rule, all of */
+    size_t skipped[KLD_SKIP_COUNT];
+    uint64_t skipped_bytes;
     kld_arena arena;
 } kld_model;
 
