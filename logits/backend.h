@@ -60,8 +60,12 @@ typedef struct kld_device_spec {
     kld_precision precision;
     size_t max_rows; /* rows of the largest batch */
     size_t max_keys; /* rows of the key and value buffers */
-    size_t head_dim;
-    size_t kv_cols; /* columns of the key and value buffers */
+    size_t head_dim; /* of the widest head */
+    size_t kv_cols;  /* columns of the wider of the key and value buffers */
+    size_t bias_cols; /* columns of the widest ACT product with a bias */
+    /* Mixtures of experts; 0 without.  chosen: experts of a token; expert_cols: of gate and up
+     * together. */
+    size_t hidden, experts, chosen, expert_cols;
     /* Head statistics: rows and columns of a call, ids and draws a row, and the longest
      * reference lists to gather at. */
     size_t head_rows, vocab, top_k, tail_samples, ref_ld, ref_m;
@@ -71,7 +75,13 @@ typedef struct kld_device_spec {
 } kld_device_spec;
 
 /* How a weight is going to be used. */
-typedef enum kld_use { KLD_USE_MATRIX, KLD_USE_VECTOR, KLD_USE_EMBEDDING } kld_use;
+typedef enum kld_use {
+    KLD_USE_MATRIX,
+    KLD_USE_ROUTER, /* a matrix that keeps its FP32 values; dense, and the product is FP32 */
+    KLD_USE_VECTOR,
+    KLD_USE_VECTOR_PLUS_ONE, /* stored less 1 */
+    KLD_USE_EMBEDDING
+} kld_use;
 
 /* A weight as stored on disk, its bytes in device memory. */
 typedef struct kld_raw_weight {
@@ -88,14 +98,30 @@ typedef struct kld_dev_weight {
     const void *data;   /* matrix [rows][cols] or vector [rows]; the back end's type */
     const float *bias;  /* [rows] or NULL */
     float alpha;        /* multiplies the product: y = alpha * (x W^T) + bias */
+    bool exact;         /* KLD_USE_ROUTER whose values are not those of a KLD_USE_MATRIX */
     kld_raw_weight raw; /* embedding only */
 } kld_dev_weight;
 
 /* cos and sin of every angle: [positions][half] each, device memory, FP32. */
 typedef struct kld_rope_table {
     const float *cos_tab, *sin_tab;
-    size_t half; /* pairs (i, i + half) are rotated; columns past 2*half are copied */
+    size_t half;
 } kld_rope_table;
+
+/* What happens to a head of `dim` columns: norm, rotation, factor. */
+typedef struct kld_rope_args {
+    size_t dim;
+    /* Columns first .. first + 2*half - 1 are rotated, the others copied.  Pairs (first + i, first +
+     * half + i), or (first + 2i, first + 2i + 1) when interleaved; they stay in place. */
+    size_t first;
+    bool interleaved;
+    const kld_rope_table *table;
+    /* Norm before it: of each head when w has dim values, of the whole row when it has as many as
+     * the row; NULL for none. */
+    const kld_dev_weight *w;
+    double eps;
+    const float *factor; /* device memory [positions]: multiplies the row at each, or NULL */
+} kld_rope_args;
 
 typedef struct kld_attend_args {
     size_t heads, kv_heads;
@@ -105,6 +131,27 @@ typedef struct kld_attend_args {
     float softcap;      /* > 0: scores become softcap * tanh(score / softcap) */
     const float *sinks; /* device memory [heads], or NULL: e^sink joins the denominator */
 } kld_attend_args;
+
+/* The experts of each row, in host memory: [rows][top_k] in order of the choice, best first;
+ * margin [rows]: how far the score of the last chosen is above the best that was not, +inf when
+ * there is none. */
+typedef struct kld_routes {
+    uint32_t *id;
+    float *weight, *margin;
+} kld_routes;
+
+/* One expert, and the rows that go to it: ascending, each at most once; host memory. */
+typedef struct kld_expert_rows {
+    const kld_dev_weight *gate, *up, *down; /* up NULL: the rows of gate are gate and then up */
+    size_t n;
+    const uint32_t *row;
+    const float *weight;
+} kld_expert_rows;
+
+typedef struct kld_gate {
+    kld_activation act;
+    float limit; /* of KLD_ACT_CLAMPED_GLU */
+} kld_gate;
 
 /* Statistics of logits rows; meaning of the outputs in kld/store/records.h. */
 typedef struct kld_head_args {
@@ -198,26 +245,30 @@ typedef struct kld_backend {
      * its arguments. */
     size_t (*weight_bytes)(kld_precision precision, const kld_weight *w, kld_use use);
     /* Decode a weight into mem (weight_bytes, 256-byte aligned).  Matrices: FP32 values (FP32
-     * run) or values rounded to BF16 (BF16 run); NVFP4 and FP8 per tensor leave their global
+     * run) or values rounded to BF16 (BF16 run), the router's not; NVFP4 and FP8 per tensor leave their global
      * scale to alpha, which makes them exact.  Vectors and biases: FP32.  The raw bytes must
      * stay until the last use. */
     kld_status (*prepare)(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                           kld_dev_weight *out, kld_err *err);
 
-    /* y[r] = row ids[r] of the embedding, FP32.  ids < w->rows. */
-    kld_status (*embed)(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
-                        kld_err *err);
-    /* y = w * (x / sqrt(mean(x^2) + eps)); x F32, y F32 or ACT, may be x when F32. */
+    /* y[r] = scale * row ids[r] of the embedding, FP32.  ids < w->rows. */
+    kld_status (*embed)(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, float scale,
+                        kld_view y, kld_err *err);
+    /* y = w * (x / sqrt(mean(x^2) + eps)); x F32, y F32 or ACT, may be x when F32.  With `add` (y
+     * F32) the result is added to y. */
     kld_status (*norm)(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
-                       kld_err *err);
-    /* Half-split rotation of every head of dim columns by its row's position, after the norm
-     * above over each head when `w` (dim values) is given.  x F32, which may be overwritten; y F32
-     * or ACT, may be x when both are F32. */
-    kld_status (*rope)(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                       const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
-                       kld_err *err);
+                       bool add, kld_err *err);
+    /* Every head of x by its row's position: see kld_rope_args.  x F32, which may be overwritten; y
+     * F32 or ACT, may be x when both are F32. */
+    kld_status (*rope)(kld_device *dev, const kld_batch *b, kld_view x, const kld_rope_args *args,
+                       kld_view y, kld_err *err);
+    /* Keys and values of latent attention: kv [rows][heads * (nope + value)] and the rotated part
+     * r [rows][rope], which all heads share, become k [rows][heads * (nope + rope)] and v
+     * [rows][heads * value]; all ACT. */
+    kld_status (*spread)(kld_device *dev, kld_view kv, kld_view r, size_t heads, kld_view k,
+                         kld_view v, kld_err *err);
     /* y = alpha * (x W^T) + bias over the first y.cols rows of W; x ACT, y F32 or ACT.  With
-     * `add` (y F32) the result is added to y.  y does not overlap x. */
+     * `add` (y F32) the result is added to y.  y does not overlap x.  Of a router, y is F32. */
     kld_status (*linear)(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                          kld_view y, bool add, kld_err *err);
     /* Causal attention of the batch's queries over the key and value rows of their windows,
@@ -227,9 +278,24 @@ typedef struct kld_backend {
      * before it. */
     kld_status (*attend)(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                          const kld_attend_args *args, kld_view y, kld_err *err);
-    /* y = act(gate) * up; all ACT; y may be gate. */
-    kld_status (*gated)(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
+    /* y = act(gate) * up, formulas at kld_activation; all ACT; y may be gate. */
+    kld_status (*gated)(kld_device *dev, const kld_gate *act, kld_view gate, kld_view up,
+                        kld_view y, kld_err *err);
+    /* x = cap * tanh(x / cap), F32. */
+    kld_status (*cap)(kld_device *dev, kld_view x, float cap, kld_err *err);
+    /* The experts of each row from its router logits, F32 [rows][r->experts], into host memory;
+     * returns when they are there.  bias [r->experts] or NULL takes part in the choice only.
+     * Scores by r->score; a NaN is less than any number, equal scores go to the lower id.  With
+     * `forced` (host memory [rows][top_k], ids < r->experts) those are the experts, and only their
+     * weights are computed. */
+    kld_status (*route)(kld_device *dev, kld_view logits, const kld_dev_weight *bias,
+                        const kld_router *r, const uint32_t *forced, const kld_routes *out,
                         kld_err *err);
+    /* x[row] += weight * (down (act(gate h[row]) * up h[row])), expert after expert in the order
+     * given: products, roundings and biases as `linear` and `gated`, the sum FP32.  h ACT [rows],
+     * x F32 [rows].  A row's result does not depend on which other rows an expert has. */
+    kld_status (*experts)(kld_device *dev, kld_view h, const kld_expert_rows *e, size_t n,
+                          const kld_gate *act, kld_view x, kld_err *err);
     /* y = x as a product of quantized inputs sees it, without the factor kld_act_alpha(a), which
      * the caller multiplies the product by; formulas in loaders/actnum.h.  x, y ACT; y may be x. In
      * a BF16 run values that are not exact in BF16 (FP8_TOKEN, FP8_BLOCK) are rounded. Errors as

@@ -3,6 +3,7 @@
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
+#include "loaders/numfmt.h"
 #include "logits/resid.h"
 #include "logits/run.h"
 
@@ -28,6 +29,11 @@ static kld_status check_options(const kld_run *r, kld_err *err) {
     if (o->n_devices > KLD_MAX_LANES)
         return kld_fail(err, KLD_E_USAGE, "%zu devices: at most %d are used", o->n_devices,
                         KLD_MAX_LANES);
+    if (r->longest > c->dense_window)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "a window of %zu tokens: beyond %zu a sparse indexer picks the keys of %s "
+                        "(index_topk), which is not implemented; use shorter windows",
+                        r->longest, c->dense_window, r->model->family);
     for (size_t w = 0; w < r->n_seqs; w++) {
         const kld_seq *s = &r->seqs[w];
         for (size_t i = 0; i < s->n; i++)
@@ -76,15 +82,27 @@ static kld_status fit(kld_run *r, kld_err *err) {
     return kld_run_fit(r->model, r->be, r->opt, rows, r->longest, least, &r->fit, err);
 }
 
+/* What a layer with experts keeps of every token. */
+static kld_status open_routed(kld_run *r, kld_lane *lane, kld_err *err) {
+    const kld_device_spec *spec = &r->fit.spec;
+    size_t size = r->be->elem_size(spec->precision, KLD_ELEM_ACT), rows = num_max(lane->rows, 1);
+    TRY(kld_stream_open(&lane->normed, r->be, lane->dev, lane->rows, r->model->config.hidden, size,
+                        r->fit.place, r->opt->spill_dir, spec->max_rows, err));
+    TRY(NEW_ARRAY(&lane->routes.id, rows * spec->chosen, err));
+    TRY(NEW_ARRAY(&lane->routes.weight, rows * spec->chosen, err));
+    return NEW_ARRAY(&lane->routes.margin, rows, err);
+}
+
 static kld_status open_lane(kld_run *r, size_t l, kld_err *err) {
     kld_lane *lane = &r->lane[l];
     const kld_device_spec *spec = &r->fit.spec;
     TRY(r->be->open(&lane->dev, spec, device_of(r, l), err));
     r->dev[l] = lane->dev;
-    TRY(kld_graph_open(&lane->graph, r->model, r->be, lane->dev, spec,
+    TRY(kld_graph_open(&lane->graph, r->model, &r->fit.schedule, r->be, lane->dev, spec,
                        r->fit.place == KLD_ON_DEVICE, r->longest, err));
     TRY(kld_stream_open(&lane->stream, r->be, lane->dev, lane->rows, r->model->config.hidden,
-                        r->fit.place, r->opt->spill_dir, spec->max_rows, err));
+                        sizeof(float), r->fit.place, r->opt->spill_dir, spec->max_rows, err));
+    if (r->dispatch) TRY(open_routed(r, lane, err));
     lane->batcher =
         (kld_batcher){.seqs = lane->seqs, .n_seqs = lane->n_seqs, .max_rows = spec->max_rows};
     lane->batcher.max_spans = kld_run_spans(spec);
@@ -109,6 +127,8 @@ static kld_status plan_run(kld_run *r, kld_err *err) {
 
 static kld_status open_run(kld_run *r, kld_err *err) {
     TRY(plan_run(r, err));
+    if (r->fit.spec.experts)
+        TRY(kld_dispatch_open(&r->dispatch, &r->model->config.router, r->fit.spec.max_rows, err));
     for (size_t l = 0; l < r->n_lanes; l++) TRY(open_lane(r, l, err));
     TRY(NEW_ARRAY(&r->ids, r->fit.spec.max_rows, err));
     if (r->sink->logits)
@@ -125,12 +145,18 @@ static void close_run(kld_run *r) {
         kld_free(lane->batcher.span);
         kld_free(lane->seqs);
         kld_stream_close(&lane->stream);
+        kld_stream_close(&lane->normed);
+        kld_free(lane->routes.id);
+        kld_free(lane->routes.weight);
+        kld_free(lane->routes.margin);
         kld_graph_close(&lane->graph);
         r->be->close(lane->dev);
     }
     kld_free(r->lane);
     kld_free(r->dev);
     kld_free(r->local);
+    kld_dispatch_close(r->dispatch);
+    kld_schedule_free(&r->fit.schedule);
     kld_free(r->host_logits);
     kld_free(r->ids);
 }
@@ -160,12 +186,15 @@ static void batch_ids(const kld_run *r, const kld_lane *lane, size_t window, siz
 
 static kld_status embed_lane(kld_run *r, kld_lane *lane, kld_err *err) {
     kld_batcher *b = &lane->batcher;
+    /* The reference rounds the factor to the type of its activations. */
+    float scale = (float)r->model->config.embed_scale;
+    if (r->opt->precision == KLD_PRECISION_BF16) scale = kld_bf16_to_f32(kld_f32_to_bf16(scale));
     kld_batcher_start(b, 0);
     for (size_t window = 0, pos = 0; kld_batcher_next(b); window = b->window, pos = b->pos) {
         TRY(kld_stop_check(err));
         batch_ids(r, lane, window, pos);
         kld_view x = kld_stream_view(&lane->stream, b->batch_row, b->batch.rows, lane->graph.x);
-        TRY(r->be->embed(lane->dev, &lane->graph.w[KLD_SLOT_EMBED], r->ids, x, err));
+        TRY(r->be->embed(lane->dev, &lane->graph.w[KLD_SLOT_EMBED], r->ids, scale, x, err));
         TRY(kld_stream_store(&lane->stream, b->batch_row, b->batch.rows, x, err));
     }
     return KLD_OK;
@@ -211,44 +240,12 @@ static kld_status save_if_cheap(kld_run *r, size_t done, kld_err *err) {
     return save(r, (kld_resid_mark){done, 0}, err);
 }
 
-/* Keep what is done, then report the interruption. */
-static kld_status leave(kld_run *r, kld_resid_mark mark, kld_err *err) {
+kld_status kld_run_leave(kld_run *r, size_t layer, size_t windows, kld_err *err) {
     kld_err why = {0};
-    if (r->opt->state_dir && (mark.layer || mark.windows) && save(r, mark, &why) != KLD_OK)
+    kld_resid_mark mark = {layer, windows};
+    if (r->opt->state_dir && (layer || windows) && save(r, mark, &why) != KLD_OK)
         kld_warn("the state of the run could not be saved: %s", why.text);
     return kld_fail(err, KLD_E_INTERRUPTED, "interrupted");
-}
-
-/* Layer `index` over a lane's windows `first`.. . */
-static kld_status lane_layer(kld_run *r, kld_lane *lane, size_t index, size_t first, kld_err *err) {
-    const kld_layer *layer = &r->model->layer[index];
-    kld_batcher *b = &lane->batcher;
-    kld_batcher_start(b, first);
-    size_t done = first;
-    for (;;) {
-        /* Only between windows: a piece of a window needs the keys of the ones before it.  With
-         * several lanes the windows that are done are no prefix before the layer's end. */
-        if (b->pos == 0 && r->n_lanes == 1 && kld_stop_requested())
-            return leave(r, (kld_resid_mark){index, done}, err);
-        if (!kld_batcher_next(b)) return KLD_OK;
-        size_t row = b->batch_row, n = b->batch.rows;
-        kld_view x;
-        TRY(kld_stream_load(&lane->stream, row, n, lane->graph.x, &x, err));
-        TRY(kld_graph_layer(&lane->graph, layer, &b->batch, x, b->kv_offset, err));
-        TRY(kld_stream_store(&lane->stream, row, n, x, err));
-        if (b->ends_window) done = b->window;
-        kld_progress_set((uint64_t)index * r->rows + b->row * r->n_lanes);
-    }
-}
-
-static kld_status run_layer(kld_run *r, size_t index, size_t first, kld_err *err) {
-    for (size_t l = 0; l < r->n_lanes; l++) {
-        size_t mine = first > l ? num_cdiv(first - l, r->n_lanes) : 0;
-        TRY(lane_layer(r, &r->lane[l], index, mine, err));
-    }
-    if (r->n_lanes > 1 && kld_stop_requested())
-        return leave(r, (kld_resid_mark){index + 1, 0}, err);
-    return KLD_OK;
 }
 
 static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
@@ -256,11 +253,10 @@ static kld_status run_layers(kld_run *r, kld_resid_mark from, kld_err *err) {
     kld_progress_begin("layers", (uint64_t)n * r->rows, n, "tok");
     kld_status st = KLD_OK;
     for (size_t i = from.layer; i < n && st == KLD_OK; i++) {
-        st = kld_run_next_stage(r, err);
-        if (st == KLD_OK) st = run_layer(r, i, i == from.layer ? from.windows : 0, err);
+        st = kld_run_layer(r, i, i == from.layer ? from.windows : 0, err);
         if (st != KLD_OK) break;
         r->stats->layers_computed++;
-        if (i + 1 == r->opt->stop_after_layer) st = leave(r, (kld_resid_mark){i + 1, 0}, err);
+        if (i + 1 == r->opt->stop_after_layer) st = kld_run_leave(r, i + 1, 0, err);
         else st = save_if_cheap(r, i + 1, err);
     }
     if (st == KLD_OK) st = kld_run_sync(r, err);
@@ -292,8 +288,9 @@ static void note_memory(kld_run *r) {
     for (size_t l = 0; l < r->n_lanes; l++) {
         const kld_lane *lane = &r->lane[l];
         device +=
-            lane->graph.bytes + lane->stream.device_bytes + r->be->scratch_bytes(&r->fit.spec);
-        host += lane->stream.host_bytes;
+            lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes + r->be->scratch_bytes(&r->fit.spec);
+        host += lane->stream.host_bytes + lane->normed.host_bytes;
+        host += lane->rows * (2 * r->fit.spec.chosen + 1) * (r->dispatch ? sizeof(float) : 0);
     }
     device += r->reader.device_bytes;
     if (r->host_logits) host += r->fit.spec.head_rows * r->opt->vocab * sizeof(float);
@@ -310,8 +307,9 @@ static kld_status stages(kld_run *r, kld_err *err) {
     kld_resid_mark from = {0, 0};
     bool found;
     TRY(resume(r, &from, &found, err));
-    TRY(kld_reader_open(&r->reader, r->model, r->be, r->dev, r->n_lanes, found ? from.layer + 1 : 0,
-                        err));
+    const kld_schedule *sched = &r->fit.schedule;
+    TRY(kld_reader_open(&r->reader, r->model, sched, r->be, r->dev, r->n_lanes,
+                        found ? kld_schedule_layer(sched, from.layer) : 0, err));
     note_memory(r);
     kld_engine_stats *s = r->stats;
     s->resumed_layer = from.layer;

@@ -50,6 +50,21 @@ typedef struct kld_sink {
                          kld_err *err);
 } kld_sink;
 
+/* The experts that tokens are sent to, as they are chosen or as they are to be.  Layers are counted
+ * among those with experts; `routes` are of window w from its first token on, arrays as in
+ * kld_routes.  A callback's failure ends the run with its status. */
+typedef struct kld_route_io {
+    void *ctx;
+    /* What was used, for each window in order, after its layer; NULL = not wanted. */
+    kld_status (*take)(void *ctx, size_t layer, size_t w, size_t n, const kld_routes *routes,
+                       kld_err *err);
+    /* Fills in what is to be used: ids, and weights unless ids_only, which has the weights follow
+     * from the model's own router; NULL = the model chooses. */
+    kld_status (*give)(void *ctx, size_t layer, size_t w, size_t n, kld_routes *routes,
+                       kld_err *err);
+    bool ids_only;
+} kld_route_io;
+
 typedef struct kld_engine_options {
     kld_precision precision;
     size_t vocab;     /* columns used in the softmax; 1..config.vocab */
@@ -65,6 +80,7 @@ typedef struct kld_engine_options {
                                nine tenths of what is free */
     uint64_t memory;        /* host bytes for the residual stream before it spills to a file; 0 =
                                auto: half of the free memory */
+    size_t expert_group;    /* experts on the device at a time; 0 = auto.  Results do not depend on it */
     const char *spill_dir;  /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
     const char *state_dir;  /* where the residual is checkpointed for a resume (created);
                                NULL = no checkpoints */
@@ -74,6 +90,7 @@ typedef struct kld_engine_options {
     size_t stop_after_layer;     /* > 0: behave as if interrupted after that many layers */
     bool resume;                 /* start from the newest whole checkpoint in state_dir */
     size_t skip_windows;         /* head stage: windows already delivered in an earlier run */
+    const kld_route_io *routes;  /* NULL: experts are chosen, and nobody is told */
     kld_digest run_id;           /* identity of model + suite + options: a checkpoint with another
                                     run_id is refused */
 } kld_engine_options;
@@ -102,7 +119,8 @@ typedef struct kld_engine_stats {
 /* seqs[i].n == 0 is fine and gives records of no rows, as does score_from >= n - 1.
  * KLD_E_USAGE  an option out of its range
  * KLD_E_INPUT  an id >= config.vocab, damaged weights, foreign checkpoint in state_dir
- * KLD_E_UNSUPPORTED  the back end refuses the plan (before anything is read)
+ * KLD_E_UNSUPPORTED  the back end refuses the plan (before anything is read); a window longer than
+ *              config.dense_window
  * KLD_E_NOMEM / KLD_E_IO / KLD_E_INTERRUPTED  as they come; what state_dir holds stays valid
  * After success state_dir is removed by the caller, not here. */
 KLD_NODISCARD kld_status kld_engine_run(const kld_model *m, const kld_backend *backend,
@@ -127,13 +145,15 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
 /* What a run would need, for `kld inspect` (memory of a device is taken as unlimited). */
 typedef struct kld_plan {
     uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
+    uint64_t largest_group; /* stored, of experts that are on the device at a time; 0 without */
     uint64_t embed_bytes, head_bytes;                     /* stored embedding; decoded head */
     uint64_t residual_bytes;                              /* in memory or in the spill file */
     uint64_t scratch_bytes;                               /* activations and the back end's own */
     uint64_t total_bytes; /* all of it at the worst moment, residual included */
 } kld_plan;
-void kld_engine_plan(const kld_model *m, const kld_backend *backend, const kld_engine_options *opt,
-                     uint64_t tokens, size_t longest_window, kld_plan *out);
+KLD_NODISCARD kld_status kld_engine_plan(const kld_model *m, const kld_backend *backend,
+                                         const kld_engine_options *opt, uint64_t tokens,
+                                         size_t longest_window, kld_plan *out, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

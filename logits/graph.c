@@ -6,119 +6,132 @@
 #include <math.h>
 #include <string.h>
 
-void kld_batcher_start(kld_batcher *b, size_t window) {
-    b->window = window;
-    b->pos = 0;
-    b->row = 0;
-    for (size_t i = 0; i < window; i++) b->row += b->seqs[i].n;
-}
-
-static void add_span(kld_batcher *b, size_t n, size_t pos, size_t kv_row) {
-    kld_span *s = &b->span[b->batch.n++];
-    *s = (kld_span){.row = b->batch.rows, .n = n, .pos = pos, .kv_row = kv_row};
-    b->batch.rows += n;
-    b->row += n;
-}
-
-bool kld_batcher_next(kld_batcher *b) {
-    b->batch = (kld_batch){.span = b->span};
-    b->batch_row = b->row;
-    b->kv_offset = 0;
-    b->ends_window = true;
-    if (b->window < b->n_seqs && b->seqs[b->window].n > b->max_rows) {
-        size_t n = b->seqs[b->window].n, end = num_min(n, b->pos + b->max_rows);
-        b->kv_offset = b->pos;
-        for (; b->pos < end; b->pos += b->span[b->batch.n - 1].n)
-            add_span(b, num_min(KLD_CHUNK, end - b->pos), b->pos, 0);
-        b->ends_window = end == n;
-        if (b->ends_window) {
-            b->pos = 0;
-            b->window++;
-        }
-        return true;
-    }
-    for (; b->window < b->n_seqs; b->window++) {
-        size_t n = b->seqs[b->window].n, kv_row = b->batch.rows;
-        if (n > b->max_rows - b->batch.rows || b->batch.n + num_cdiv(n, KLD_CHUNK) > b->max_spans)
-            break;
-        for (size_t p = 0; p < n; p += KLD_CHUNK) add_span(b, num_min(KLD_CHUNK, n - p), p, kv_row);
-    }
-    return b->batch.rows > 0;
-}
-
 /* Carves views out of one block; with base NULL it only adds sizes up. */
 struct carver {
     unsigned char *base;
-    size_t at;
+    size_t at, act;
 };
 
-static kld_view carve(struct carver *c, size_t rows, size_t cols, kld_elem elem, size_t size) {
+static kld_view carve(struct carver *c, size_t rows, size_t cols, kld_elem elem) {
     kld_view v = {c->base ? c->base + c->at : NULL, rows, cols, cols, elem};
-    c->at += num_cdiv(rows * cols * size, 256) * 256;
+    c->at += num_cdiv(rows * cols * (elem == KLD_ELEM_ACT ? c->act : sizeof(float)), 256) * 256;
     return v;
 }
 
-static size_t lay_out(kld_graph *g, const kld_config *c, size_t act, const kld_device_spec *spec,
+/* Columns that every kind of attention of the model fits in. */
+struct widths {
+    size_t q, k, v, mixed, latent_kv, qkv;
+};
+
+static struct widths widths_of(const kld_model *m) {
+    struct widths w = {0};
+    const kld_config *c = &m->config;
+    for (size_t l = 0; l < c->layers; l++) {
+        const kld_attention *a = m->layer[l].attn;
+        size_t q = a->heads * a->head_dim, k = a->kv_heads * a->head_dim;
+        size_t v = a->kv_heads * a->value_dim;
+        w.q = num_max(w.q, q);
+        w.k = num_max(w.k, k);
+        w.v = num_max(w.v, v);
+        w.mixed = num_max(w.mixed, a->heads * a->value_dim);
+        if (c->kv_lora)
+            w.latent_kv = num_max(w.latent_kv, a->heads * (c->nope_dim + a->value_dim));
+        if (m->layer[l].slot[KLD_SLOT_QKV].rows) w.qkv = num_max(w.qkv, q + k + v);
+    }
+    w.q = num_max(w.q, w.mixed); /* its buffer takes the output, too */
+    return w;
+}
+
+static void lay_out_attention(kld_graph *g, const kld_model *m, const struct widths *w, size_t rows,
+                              struct carver *a) {
+    const kld_config *c = &m->config;
+    bool latent = c->kv_lora > 0;
+    size_t rope = latent ? c->attn[KLD_ATTN_FULL].rope_dim : 0;
+    g->q = carve(a, rows, w->q, KLD_ELEM_F32);
+    g->qa = carve(a, rows, w->q, KLD_ELEM_ACT);
+    g->k = carve(a, latent ? 0 : rows, w->k, KLD_ELEM_F32);
+    g->qkv = carve(a, w->qkv ? rows : 0, w->qkv, KLD_ELEM_F32);
+    g->ql = carve(a, rows, c->q_lora, KLD_ELEM_F32);
+    g->qla = carve(a, rows, c->q_lora, KLD_ELEM_ACT);
+    g->kvl = carve(a, rows, c->kv_lora + rope, KLD_ELEM_F32);
+    g->kvla = carve(a, rows, c->kv_lora, KLD_ELEM_ACT);
+    g->kr = carve(a, rows, rope, KLD_ELEM_ACT);
+    g->kv = carve(a, rows, w->latent_kv, KLD_ELEM_ACT);
+}
+
+static size_t lay_out(kld_graph *g, const kld_model *m, size_t act, const kld_device_spec *spec,
                       bool resident, void *base) {
-    struct carver a = {base, 0};
-    size_t f32 = sizeof(float), q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const kld_config *c = &m->config;
+    struct carver a = {base, 0, act};
+    struct widths w = widths_of(m);
     size_t rows = spec->max_rows, keys = spec->max_keys;
-    g->x = carve(&a, resident ? 0 : rows, c->hidden, KLD_ELEM_F32, f32);
-    g->h = carve(&a, rows, c->hidden, KLD_ELEM_ACT, act);
-    g->ka = carve(&a, keys, kv, KLD_ELEM_ACT, act);
-    g->va = carve(&a, keys, kv, KLD_ELEM_ACT, act);
+    size_t wide = num_max(c->intermediate, c->shared_intermediate);
+    bool posts = c->layers && m->layer[0].sub[0].post != KLD_SLOT_COUNT;
+    g->x = carve(&a, resident ? 0 : rows, c->hidden, KLD_ELEM_F32);
+    g->h = carve(&a, rows, c->hidden, KLD_ELEM_ACT);
+    g->post = carve(&a, posts ? rows : 0, c->hidden, KLD_ELEM_F32);
+    g->ka = carve(&a, keys, w.k, KLD_ELEM_ACT);
+    g->va = carve(&a, keys, w.v, KLD_ELEM_ACT);
     /* Attention, the MLP and the head never need their buffers at the same time. */
     size_t shared = a.at, most;
-    g->q = carve(&a, rows, q, KLD_ELEM_F32, f32);
-    g->qa = carve(&a, rows, q, KLD_ELEM_ACT, act);
-    g->k = carve(&a, rows, kv, KLD_ELEM_F32, f32);
+    lay_out_attention(g, m, &w, rows, &a);
     most = a.at;
     a.at = shared;
-    g->gate = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
-    g->up = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
-    g->act = carve(&a, rows, c->intermediate, KLD_ELEM_ACT, act);
+    g->gate = carve(&a, rows, wide, KLD_ELEM_ACT);
+    g->up = carve(&a, rows, wide, KLD_ELEM_ACT);
+    g->act = carve(&a, rows, wide, KLD_ELEM_ACT);
+    g->routed = carve(&a, rows, c->router.experts, KLD_ELEM_F32);
     most = num_max(most, a.at);
     a.at = shared;
-    g->logits = carve(&a, spec->head_rows, spec->vocab, KLD_ELEM_F32, f32);
+    g->logits = carve(&a, spec->head_rows, spec->vocab, KLD_ELEM_F32);
     return num_max(most, a.at);
 }
 
-uint64_t kld_graph_block_bytes(const kld_config *c, size_t act_size, const kld_device_spec *spec,
+uint64_t kld_graph_block_bytes(const kld_model *m, size_t act_size, const kld_device_spec *spec,
                                bool resident) {
     kld_graph g;
-    return lay_out(&g, c, act_size, spec, resident, NULL);
+    return lay_out(&g, m, act_size, spec, resident, NULL);
 }
 
-uint64_t kld_graph_weight_bytes(const kld_backend *be, kld_precision p, const kld_stage *s) {
+uint64_t kld_graph_weight_bytes(const kld_model *m, const kld_backend *be, kld_precision p,
+                                const kld_stage_key *key) {
     uint64_t n = 0;
-    for (size_t i = 0; i < s->n; i++) n += be->weight_bytes(p, s->w[i], s->use[i]);
+    kld_stage_weight sw;
+    for (size_t at = 0; kld_stage_next(m, key, &at, &sw);) n += be->weight_bytes(p, sw.w, sw.use);
     return n;
 }
 
-uint64_t kld_graph_largest_weights(const kld_model *m, const kld_backend *be, kld_precision p) {
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s,
+                                   const kld_backend *be, kld_precision p) {
     uint64_t most = 0;
-    for (size_t i = 0; i <= m->config.layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        most = num_max(most, kld_graph_weight_bytes(be, p, &s));
-    }
+    for (size_t i = 0; i < s->n; i++)
+        most = num_max(most, kld_graph_weight_bytes(m, be, p, &s->stage[i]));
     return most;
 }
 
-uint64_t kld_graph_rope_bytes(const kld_config *c, size_t positions) {
-    return 2 * sizeof(float) * positions * (c->head_dim / 2);
+/* ---- tables by position ----------------------------------------------------------------- */
+
+static bool uses(const kld_model *m, const kld_attention *a) {
+    for (size_t l = 0; l < m->config.layers; l++)
+        if (m->layer[l].attn == a) return true;
+    return false;
+}
+
+uint64_t kld_graph_rope_bytes(const kld_model *m, size_t positions) {
+    const kld_config *c = &m->config;
+    size_t n = c->query_beta > 0;
+    for (size_t i = 0; i < KLD_ATTN_KINDS; i++)
+        if (uses(m, &c->attn[i])) n += c->attn[i].rope_dim; /* half of it twice */
+    return sizeof(float) * positions * n;
 }
 
 /* Angles as the reference implementation takes them: position times frequency in FP32;
  * their cos and sin rounded once to FP32, then times the attention factor. */
-static kld_status open_rope(kld_graph *g, size_t positions, kld_err *err) {
-    const kld_config *c = &g->model->config;
-    size_t half = c->head_dim / 2, n = positions * half;
-    float factor = (float)c->rope.attention_factor, *inv = NULL, *tab = NULL;
-    kld_status st;
-    TRY_TO(out, NEW_ARRAY(&inv, num_max(half, 1), err));
-    TRY_TO(out, NEW_ARRAY(&tab, 2 * n, err));
-    kld_rope_frequencies(&c->rope, c->head_dim, inv);
+static kld_status fill_rope(const kld_attention *a, size_t positions, float *tab, kld_err *err) {
+    size_t half = a->rope_dim / 2, n = positions * half;
+    float factor = (float)a->rope.attention_factor, *inv;
+    TRY(NEW_ARRAY(&inv, num_max(half, 1), err));
+    kld_rope_frequencies(&a->rope, a->rope_dim, inv);
     for (size_t p = 0; p < positions; p++) {
         for (size_t i = 0; i < half; i++) {
             double angle = (double)((float)p * inv[i]);
@@ -126,33 +139,62 @@ static kld_status open_rope(kld_graph *g, size_t positions, kld_err *err) {
             tab[n + p * half + i] = (float)sin(angle) * factor;
         }
     }
-    TRY_TO(out, g->be->alloc(g->dev, &g->rope_mem, 2 * n * sizeof *tab, err));
-    TRY_TO(out, g->be->upload(g->dev, g->rope_mem, tab, 2 * n * sizeof *tab, err));
-    g->rope = (kld_rope_table){g->rope_mem, (const float *)g->rope_mem + n, half};
-    g->bytes += 2 * n * sizeof *tab;
-out:
     kld_free(inv);
+    return KLD_OK;
+}
+
+static kld_status fill_tables(kld_graph *g, size_t positions, float *tab, kld_err *err) {
+    const kld_config *c = &g->model->config;
+    const float *mem = g->rope_mem;
+    size_t at = 0;
+    for (size_t i = 0; i < KLD_ATTN_KINDS; i++) {
+        const kld_attention *a = &c->attn[i];
+        size_t half = a->rope_dim / 2, n = positions * half;
+        if (!uses(g->model, a)) continue;
+        TRY(fill_rope(a, positions, tab + at, err));
+        g->rope[i] = (kld_rope_table){mem + at, mem + at + n, half};
+        at += 2 * n;
+    }
+    if (c->query_beta <= 0) return KLD_OK;
+    for (size_t p = 0; p < positions; p++)
+        tab[at + p] = (float)(1 + c->query_beta * log(1 + floor((double)p / c->query_length)));
+    g->query_factor = mem + at;
+    return KLD_OK;
+}
+
+static kld_status open_tables(kld_graph *g, size_t positions, kld_err *err) {
+    uint64_t bytes = kld_graph_rope_bytes(g->model, positions);
+    float *tab;
+    TRY(g->be->alloc(g->dev, &g->rope_mem, (size_t)num_max(bytes, 256), err));
+    TRY(kld_calloc((void **)&tab, (size_t)num_max(bytes, 1), 1, err));
+    kld_status st = fill_tables(g, positions, tab, err);
+    if (st == KLD_OK && bytes) st = g->be->upload(g->dev, g->rope_mem, tab, (size_t)bytes, err);
     kld_free(tab);
+    g->bytes += bytes;
     return st;
 }
 
-kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_backend *be, kld_device *dev,
-                          const kld_device_spec *spec, bool resident, size_t positions,
-                          kld_err *err) {
+/* ---- life ------------------------------------------------------------------------------- */
+
+kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_schedule *s,
+                          const kld_backend *be, kld_device *dev, const kld_device_spec *spec,
+                          bool resident, size_t positions, kld_err *err) {
     memset(g, 0, sizeof *g);
     g->model = m;
     g->be = be;
     g->dev = dev;
     g->precision = spec->precision;
-    size_t act = be->elem_size(spec->precision, KLD_ELEM_ACT);
-    uint64_t block = kld_graph_block_bytes(&m->config, act, spec, resident);
-    uint64_t weights = kld_graph_largest_weights(m, be, spec->precision);
+    size_t act = be->elem_size(spec->precision, KLD_ELEM_ACT), group = 0;
+    uint64_t block = kld_graph_block_bytes(m, act, spec, resident);
+    uint64_t weights = kld_graph_largest_weights(m, s, be, spec->precision);
+    for (size_t i = 0; i < s->n; i++) group = num_max(group, s->stage[i].n_experts);
     kld_status st;
+    TRY_TO(out, NEW_ARRAY(&g->expert, num_max(group, 1), err));
     TRY_TO(out, be->alloc(dev, &g->block, (size_t)block, err));
     TRY_TO(out, be->alloc(dev, &g->weights, (size_t)weights, err));
-    lay_out(g, &m->config, act, spec, resident, g->block);
+    lay_out(g, m, act, spec, resident, g->block);
     g->bytes = block + weights;
-    TRY_TO(out, open_rope(g, positions, err));
+    TRY_TO(out, open_tables(g, positions, err));
     return KLD_OK;
 out:
     kld_graph_close(g);
@@ -165,6 +207,7 @@ void kld_graph_close(kld_graph *g) {
         g->be->free(g->dev, g->weights);
         g->be->free(g->dev, g->rope_mem);
     }
+    kld_free(g->expert);
     memset(g, 0, sizeof *g);
 }
 
@@ -173,83 +216,19 @@ kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader, const kld_s
     const kld_backend *be = g->be;
     unsigned char *at = g->weights;
     memset(g->has, 0, sizeof g->has);
+    if (s->key.n_experts) memset(g->expert, 0, s->key.n_experts * sizeof *g->expert);
     for (size_t i = 0; i < s->n; i++) {
+        const kld_stage_weight *sw = &s->weight[i];
         kld_raw_weight raw;
+        bool expert = s->key.kind == KLD_STAGE_EXPERTS;
+        kld_dev_weight *w = expert ? &g->expert[sw->expert][sw->slot - KLD_SLOT_EXPERT_GATE]
+                                   : &g->w[sw->slot];
         kld_reader_weight(reader, s, i, d, &raw);
-        TRY(be->prepare(g->dev, &raw, s->use[i], at, &g->w[s->slot[i]], err));
-        g->has[s->slot[i]] = true;
-        at += be->weight_bytes(g->precision, s->w[i], s->use[i]);
+        TRY(be->prepare(g->dev, &raw, sw->use, at, w, err));
+        /* What attention gives is a sum of values: their factor can wait until after it. */
+        if (sw->slot == KLD_SLOT_O) w->alpha *= (float)g->model->config.value_scale;
+        g->has[sw->slot] = true;
+        at += be->weight_bytes(g->precision, sw->w, sw->use);
     }
     return KLD_OK;
-}
-
-/* The first n rows of a view, or n rows from row `from`. */
-static kld_view rows_of(const kld_graph *g, kld_view v, size_t from, size_t n) {
-    v.p = (unsigned char *)v.p + from * v.ld * g->be->elem_size(g->precision, v.elem);
-    v.rows = n;
-    return v;
-}
-
-static kld_status attention(kld_graph *g, const kld_layer *layer, const kld_batch *b, kld_view x,
-                            kld_view h, size_t kv_offset, kld_err *err) {
-    const kld_config *c = &g->model->config;
-    const kld_backend *be = g->be;
-    kld_device *dev = g->dev;
-    const kld_dev_weight *w = g->w;
-    kld_view q = rows_of(g, g->q, 0, b->rows), qa = rows_of(g, g->qa, 0, b->rows);
-    kld_view k = rows_of(g, g->k, 0, b->rows);
-    kld_view ka = rows_of(g, g->ka, kv_offset, b->rows);
-    kld_view va = rows_of(g, g->va, kv_offset, b->rows);
-    TRY(be->linear(dev, b, h, &w[KLD_SLOT_Q], q, false, err));
-    TRY(be->linear(dev, b, h, &w[KLD_SLOT_K], k, false, err));
-    TRY(be->linear(dev, b, h, &w[KLD_SLOT_V], va, false, err));
-    const kld_dev_weight *qn = g->has[KLD_SLOT_Q_NORM] ? &w[KLD_SLOT_Q_NORM] : NULL;
-    const kld_dev_weight *kn = g->has[KLD_SLOT_K_NORM] ? &w[KLD_SLOT_K_NORM] : NULL;
-    TRY(be->rope(dev, b, q, c->head_dim, qn, c->norm_eps, &g->rope, qa, err));
-    TRY(be->rope(dev, b, k, c->head_dim, kn, c->norm_eps, &g->rope, ka, err));
-    kld_attend_args a = {.heads = c->heads,
-                         .kv_heads = c->kv_heads,
-                         .head_dim = c->head_dim,
-                         .value_dim = c->head_dim,
-                         .scale = (float)c->attn_scale,
-                         .window = layer->window};
-    /* The FP32 queries are no longer needed; their buffer takes the output. */
-    kld_view y = q;
-    y.elem = KLD_ELEM_ACT;
-    TRY(be->attend(dev, b, qa, g->ka, g->va, &a, y, err));
-    return be->linear(dev, b, y, &w[KLD_SLOT_O], x, true, err);
-}
-
-static kld_status mlp(kld_graph *g, const kld_batch *b, kld_view x, kld_view h, kld_err *err) {
-    const kld_backend *be = g->be;
-    kld_device *dev = g->dev;
-    kld_view gate = rows_of(g, g->gate, 0, b->rows), up = rows_of(g, g->up, 0, b->rows);
-    kld_view act = rows_of(g, g->act, 0, b->rows);
-    TRY(be->linear(dev, b, h, &g->w[KLD_SLOT_GATE], gate, false, err));
-    TRY(be->linear(dev, b, h, &g->w[KLD_SLOT_UP], up, false, err));
-    TRY(be->gated(dev, g->model->config.activation, gate, up, act, err));
-    return be->linear(dev, b, act, &g->w[KLD_SLOT_DOWN], x, true, err);
-}
-
-kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, const kld_batch *b, kld_view x,
-                           size_t kv_offset, kld_err *err) {
-    kld_view h = rows_of(g, g->h, 0, b->rows);
-    double eps = g->model->config.norm_eps;
-    for (size_t i = 0; i < layer->n_sub; i++) {
-        const kld_sublayer *s = &layer->sub[i];
-        TRY(g->be->norm(g->dev, x, &g->w[s->norm], eps, h, err));
-        switch (s->block) {
-        case KLD_BLOCK_ATTENTION: TRY(attention(g, layer, b, x, h, kv_offset, err)); break;
-        case KLD_BLOCK_MLP: TRY(mlp(g, b, x, h, err)); break;
-        }
-    }
-    return KLD_OK;
-}
-
-kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err) {
-    kld_view h = rows_of(g, g->h, 0, b->rows);
-    double eps = g->model->config.norm_eps;
-    TRY(g->be->norm(g->dev, x, &g->w[KLD_SLOT_FINAL_NORM], eps, h, err));
-    return g->be->linear(g->dev, b, h, &g->w[KLD_SLOT_HEAD], rows_of(g, g->logits, 0, b->rows),
-                         false, err);
 }

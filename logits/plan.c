@@ -7,28 +7,45 @@
 #include <stdio.h>
 #include <string.h>
 
+/* How much of a layer's experts is on the device at a time, in order of preference.  Several groups
+ * a layer, so that reading the next one hides behind computing this one. */
+static const uint64_t group_bytes[] = {(uint64_t)256 << 20, (uint64_t)64 << 20, 0};
+enum { GROUPINGS = sizeof group_bytes / sizeof *group_bytes };
+
 static uint32_t formats_of(const kld_model *m) {
     uint32_t bits = 0;
-    for (size_t i = 0; i <= m->config.layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        for (size_t j = 0; j < s.n; j++) bits |= 1u << s.w[j]->format;
-    }
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) bits |= 1u << at.w->format;
     return bits;
+}
+
+/* Widest buffers of any layer. */
+static void widen(const kld_model *m, kld_device_spec *s, size_t *widest) {
+    const kld_config *c = &m->config;
+    *widest = num_max(num_max(c->intermediate, c->shared_intermediate), c->hidden);
+    for (size_t l = 0; l < c->layers; l++) {
+        const kld_layer *y = &m->layer[l];
+        const kld_attention *a = y->attn;
+        size_t kv = a->kv_heads * num_max(a->head_dim, a->value_dim);
+        *widest = num_max(*widest, a->heads * num_max(a->head_dim, a->value_dim));
+        s->head_dim = num_max(s->head_dim, num_max(a->head_dim, a->value_dim));
+        s->kv_cols = num_max(s->kv_cols, kv);
+        for (size_t i = 0; i < y->n_sub; i++) s->blocks |= 1u << y->sub[i].block;
+    }
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
+        if (at.w->bias && at.slot != KLD_SLOT_O && at.slot != KLD_SLOT_DOWN)
+            s->bias_cols = num_max(s->bias_cols, at.w->rows);
+    if (!c->router.experts) return;
+    s->hidden = c->hidden;
+    s->experts = c->router.experts;
+    s->chosen = c->router.top_k;
+    s->expert_cols = 2 * c->expert_intermediate;
 }
 
 static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
                                const kld_engine_options *opt, size_t rows, size_t longest,
                                unsigned halvings) {
     const kld_config *c = &m->config;
-    size_t chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
-    size_t widest = num_max(num_max(c->intermediate, c->hidden), c->heads * c->head_dim);
-    size_t batch = num_max(1, (be->batch_rows(widest) / KLD_CHUNK) >> halvings);
-    size_t head = num_max(1, (be->head_rows() / KLD_CHUNK) >> halvings);
     kld_device_spec s = {.precision = opt->precision,
-                         .max_rows = num_min(batch, chunks) * KLD_CHUNK,
-                         .head_dim = c->head_dim,
-                         .kv_cols = c->kv_heads * c->head_dim,
                          .vocab = opt->vocab,
                          .top_k = opt->top_k,
                          .tail_samples = opt->tail_samples,
@@ -36,10 +53,13 @@ static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
                          .ref_m = opt->ref_tail_samples,
                          .formats = formats_of(m),
                          .activations = 1u << c->activation};
+    size_t widest, chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
+    widen(m, &s, &widest);
+    size_t batch = num_max(1, (be->batch_rows(widest) / KLD_CHUNK) >> halvings);
+    size_t head = num_max(1, (be->head_rows() / KLD_CHUNK) >> halvings);
+    s.max_rows = num_min(batch, chunks) * KLD_CHUNK;
     s.head_rows = num_min(head, num_min(batch, chunks)) * KLD_CHUNK;
     s.max_keys = num_max(s.max_rows, longest);
-    for (size_t i = 0; i < c->layers; i++)
-        for (size_t j = 0; j < m->layer[i].n_sub; j++) s.blocks |= 1u << m->layer[i].sub[j].block;
     return s;
 }
 
@@ -47,17 +67,21 @@ static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
  * given unlimited spans. */
 size_t kld_run_spans(const kld_device_spec *spec) { return spec->max_rows / 16; }
 
-static uint64_t resident_bytes(const kld_model *m, size_t rows) {
-    return (uint64_t)rows * m->config.hidden * sizeof(float);
+/* The residual stream, and with experts the rows that they read. */
+static uint64_t resident_bytes(const kld_model *m, const kld_backend *be, kld_precision p,
+                               size_t rows) {
+    size_t act = m->config.router.experts ? be->elem_size(p, KLD_ELEM_ACT) : 0;
+    return (uint64_t)rows * m->config.hidden * (sizeof(float) + act);
 }
 
-/* Device memory of a run, the residual stream aside. */
-static uint64_t device_bytes(const kld_model *m, const kld_backend *be, const kld_device_spec *spec,
-                             bool resident, size_t longest) {
+/* Device memory of a run, what is resident aside. */
+static uint64_t device_bytes(const kld_model *m, const kld_schedule *sched, const kld_backend *be,
+                             const kld_device_spec *spec, bool resident, size_t longest) {
     size_t act = be->elem_size(spec->precision, KLD_ELEM_ACT);
-    return kld_stage_pair_bytes(m, 0) + kld_graph_largest_weights(m, be, spec->precision) +
-           kld_graph_block_bytes(&m->config, act, spec, resident) + be->scratch_bytes(spec) +
-           kld_graph_rope_bytes(&m->config, longest);
+    return kld_schedule_pair_bytes(m, sched, 0) +
+           kld_graph_largest_weights(m, sched, be, spec->precision) +
+           kld_graph_block_bytes(m, act, spec, resident) + be->scratch_bytes(spec) +
+           kld_graph_rope_bytes(m, longest);
 }
 
 /* The host's memory, when that is the device's too: everything is taken as it comes, only the
@@ -65,75 +89,109 @@ static uint64_t device_bytes(const kld_model *m, const kld_backend *be, const kl
 static void fit_host(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
                      size_t rows, size_t longest, kld_fit *out) {
     uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
-    out->place = resident_bytes(m, rows) <= room ? KLD_ON_DEVICE : KLD_ON_DISK;
+    uint64_t all = resident_bytes(m, be, opt->precision, rows);
+    out->place = all <= room ? KLD_ON_DEVICE : KLD_ON_DISK;
     out->spec = spec_of(m, be, opt, rows, longest, 0);
-    out->device_bytes =
-        device_bytes(m, be, &out->spec, out->place == KLD_ON_DEVICE, longest) +
-        resident_bytes(m, out->place == KLD_ON_DEVICE ? rows : num_min(rows, out->spec.max_rows));
+    bool there = out->place == KLD_ON_DEVICE;
+    size_t batch = num_min(rows, out->spec.max_rows);
+    out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, there, longest) +
+                        (there ? all : resident_bytes(m, be, opt->precision, batch));
 }
 
 /* How often batch and head calls may be halved before the residual stream leaves the device. */
 enum { RESIDENT_HALVINGS = 3 };
 
+/* With the schedule that *out has. */
+static bool fits(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
+                 size_t rows, size_t longest, bool resident, uint64_t budget, kld_fit *out) {
+    uint64_t stream = resident_bytes(m, be, opt->precision, rows);
+    uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
+    out->place = resident ? KLD_ON_DEVICE : stream <= room ? KLD_ON_HOST : KLD_ON_DISK;
+    for (unsigned h = 0; h <= (resident ? RESIDENT_HALVINGS : 16u); h++) {
+        out->spec = spec_of(m, be, opt, rows, longest, h);
+        out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, resident, longest) +
+                            (resident ? stream : 0);
+        if (out->device_bytes <= budget) return true;
+    }
+    return false;
+}
+
+static kld_status too_small(const kld_model *m, const kld_backend *be, const kld_fit *f,
+                            size_t longest, uint64_t budget, kld_err *err) {
+    double gib = 0x1p-30;
+    kld_precision p = f->spec.precision;
+    size_t act = be->elem_size(p, KLD_ELEM_ACT);
+    return kld_fail(
+        err, KLD_E_NOMEM,
+        "%.2f GiB of device memory are allowed or free, and the smallest possible "
+        "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
+        "%.2f, activations, keys and logits %.2f, scratch %.2f",
+        gib * (double)budget, gib * (double)f->device_bytes,
+        gib * (double)kld_schedule_pair_bytes(m, &f->schedule, 0),
+        gib * (double)kld_graph_largest_weights(m, &f->schedule, be, p),
+        gib * (double)(kld_graph_block_bytes(m, act, &f->spec, false) +
+                       kld_graph_rope_bytes(m, longest)),
+        gib * (double)be->scratch_bytes(&f->spec));
+}
+
 kld_status kld_run_fit(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
                        size_t rows, size_t longest, uint64_t budget, kld_fit *out, kld_err *err) {
     memset(out, 0, sizeof *out);
-    if (be->host_memory) {
-        fit_host(m, be, opt, rows, longest, out);
-        return KLD_OK;
-    }
-    uint64_t stream = resident_bytes(m, rows);
-    uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
+    /* Groups are of one size with experts only, or when the size is given. */
+    size_t last = m->config.router.experts && !opt->expert_group && !be->host_memory ? GROUPINGS : 1;
     for (int resident = 1; resident >= 0; resident--) {
-        out->place = resident ? KLD_ON_DEVICE : stream <= room ? KLD_ON_HOST : KLD_ON_DISK;
-        for (unsigned h = 0; h <= (resident ? RESIDENT_HALVINGS : 16u); h++) {
-            out->spec = spec_of(m, be, opt, rows, longest, h);
-            out->device_bytes =
-                device_bytes(m, be, &out->spec, resident, longest) + (resident ? stream : 0);
-            if (out->device_bytes <= budget) return KLD_OK;
+        for (size_t g = 0; g < last; g++) {
+            kld_schedule_free(&out->schedule);
+            TRY(kld_schedule_make(&out->schedule, m, group_bytes[g], opt->expert_group, err));
+            if (be->host_memory) {
+                fit_host(m, be, opt, rows, longest, out);
+                return KLD_OK;
+            }
+            if (fits(m, be, opt, rows, longest, resident, budget, out)) return KLD_OK;
         }
     }
-    double gib = 0x1p-30;
-    return kld_fail(err, KLD_E_NOMEM,
-                    "%.2f GiB of device memory are allowed or free, and the smallest possible "
-                    "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
-                    "%.2f, activations, keys and logits %.2f, scratch %.2f",
-                    gib * (double)budget, gib * (double)out->device_bytes,
-                    gib * (double)kld_stage_pair_bytes(m, 0),
-                    gib * (double)kld_graph_largest_weights(m, be, opt->precision),
-                    gib * (double)(kld_graph_block_bytes(
-                                       &m->config, be->elem_size(opt->precision, KLD_ELEM_ACT),
-                                       &out->spec, false) +
-                                   kld_graph_rope_bytes(&m->config, longest)),
-                    gib * (double)be->scratch_bytes(&out->spec));
+    return too_small(m, be, out, longest, budget, err);
 }
 
-void kld_engine_plan(const kld_model *m, const kld_backend *backend, const kld_engine_options *opt,
-                     uint64_t tokens, size_t longest_window, kld_plan *out) {
-    const kld_config *c = &m->config;
-    kld_plan p = {0};
-    for (size_t i = 0; i <= c->layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        uint64_t decoded = kld_graph_weight_bytes(backend, opt->precision, &s);
-        if (i == 0) {
-            p.embed_bytes = s.bytes;
-        } else if (i > c->layers) {
-            p.head_bytes = decoded;
-        } else {
-            p.largest_layer_stored = num_max(p.largest_layer_stored, s.bytes);
-            p.largest_layer_decoded = num_max(p.largest_layer_decoded, decoded);
+static void plan_layers(const kld_model *m, const kld_schedule *s, const kld_backend *be,
+                        kld_precision precision, kld_plan *p) {
+    uint64_t stored = 0, decoded = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        kld_stage t;
+        kld_stage_of(m, &s->stage[i], NULL, &t);
+        uint64_t d = kld_graph_weight_bytes(m, be, precision, &s->stage[i]);
+        switch (t.key.kind) {
+        case KLD_STAGE_EMBED: p->embed_bytes = t.bytes; continue;
+        case KLD_STAGE_HEAD: p->head_bytes = d; continue;
+        case KLD_STAGE_LAYER: stored = decoded = 0; break;
+        case KLD_STAGE_EXPERTS: p->largest_group = num_max(p->largest_group, t.bytes); break;
         }
+        stored += t.bytes;
+        decoded += d;
+        p->largest_layer_stored = num_max(p->largest_layer_stored, stored);
+        p->largest_layer_decoded = num_max(p->largest_layer_decoded, decoded);
     }
+}
+
+kld_status kld_engine_plan(const kld_model *m, const kld_backend *backend,
+                           const kld_engine_options *opt, uint64_t tokens, size_t longest_window,
+                           kld_plan *out, kld_err *err) {
     kld_fit fit;
-    kld_status st =
-        kld_run_fit(m, backend, opt, (size_t)tokens, longest_window, UINT64_MAX, &fit, NULL);
-    (void)st; /* nothing exceeds that budget */
-    p.residual_bytes = resident_bytes(m, (size_t)tokens);
-    p.total_bytes = fit.device_bytes;
-    p.scratch_bytes = p.total_bytes - p.residual_bytes - kld_stage_pair_bytes(m, 0) -
-                      kld_graph_largest_weights(m, backend, opt->precision);
+    kld_plan p = {0};
     *out = p;
+    kld_status st =
+        kld_run_fit(m, backend, opt, (size_t)tokens, longest_window, UINT64_MAX, &fit, err);
+    if (st == KLD_OK) {
+        plan_layers(m, &fit.schedule, backend, opt->precision, &p);
+        p.residual_bytes = resident_bytes(m, backend, opt->precision, (size_t)tokens);
+        p.total_bytes = fit.device_bytes;
+        p.scratch_bytes = p.total_bytes - p.residual_bytes -
+                          kld_schedule_pair_bytes(m, &fit.schedule, 0) -
+                          kld_graph_largest_weights(m, &fit.schedule, backend, opt->precision);
+        *out = p;
+    }
+    kld_schedule_free(&fit.schedule);
+    return st;
 }
 
 static kld_status set(json_t *obj, const char *key, const char *text, kld_err *err) {

@@ -14,52 +14,6 @@ enum { PART_ALIGN = 256 };
 
 static uint64_t padded(uint64_t n) { return num_cdiv(n, PART_ALIGN) * PART_ALIGN; }
 
-static void add_weight(kld_stage *s, const kld_weight *table, kld_slot slot, kld_use use) {
-    const kld_weight *w = &table[slot];
-    if (w->rows == 0) return;
-    s->slot[s->n] = slot;
-    s->use[s->n] = use;
-    s->w[s->n] = w;
-    for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
-        const kld_tensor *t = kld_weight_part(w, p);
-        s->at[s->n][p] = s->raw_bytes;
-        if (t) s->raw_bytes += padded(t->bytes);
-    }
-    s->bytes += kld_weight_bytes(w);
-    s->n++;
-}
-
-static kld_use use_of(kld_slot slot) {
-    bool norm = slot == KLD_SLOT_ATTN_NORM || slot == KLD_SLOT_MLP_NORM ||
-                slot == KLD_SLOT_Q_NORM || slot == KLD_SLOT_K_NORM;
-    return norm ? KLD_USE_VECTOR : KLD_USE_MATRIX;
-}
-
-void kld_stage_of(const kld_model *m, size_t index, kld_stage *out) {
-    memset(out, 0, sizeof *out);
-    if (index == 0) {
-        add_weight(out, m->global, KLD_SLOT_EMBED, KLD_USE_EMBEDDING);
-    } else if (index > m->config.layers) {
-        add_weight(out, m->global, KLD_SLOT_FINAL_NORM, KLD_USE_VECTOR);
-        add_weight(out, m->global, KLD_SLOT_HEAD, KLD_USE_MATRIX);
-    } else {
-        const kld_weight *slot = m->layer[index - 1].slot;
-        for (kld_slot i = KLD_SLOT_ATTN_NORM; i < KLD_SLOT_COUNT; i++)
-            add_weight(out, slot, i, use_of(i));
-    }
-}
-
-uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first) {
-    uint64_t most = 0, before = 0;
-    for (size_t i = first; i <= m->config.layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        if (before + s.raw_bytes > most) most = before + s.raw_bytes;
-        before = s.raw_bytes;
-    }
-    return most;
-}
-
 /* ---- pieces ---------------------------------------------------------------------------- */
 
 /* Lines of data with the scales that belong to them, or elements of a part read aside. */
@@ -85,13 +39,11 @@ static uint64_t piece_length(const kld_weight *w, kld_part part) {
     return num_max(1, num_min(part_length(w, part), PIECE_BYTES / num_max(1, one)));
 }
 
-static size_t count_pieces(const kld_stage *s) {
+static size_t count_pieces(const kld_weight *w) {
     size_t n = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
-            uint64_t length = part_length(s->w[i], p);
-            if (length) n += num_cdiv(length, piece_length(s->w[i], p));
-        }
+    for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
+        uint64_t length = part_length(w, p);
+        if (length) n += num_cdiv(length, piece_length(w, p));
     }
     return n;
 }
@@ -111,8 +63,8 @@ static void cut(kld_reader *r, const kld_stage *s) {
         /* What lies aside is little: first, so that data keeps all threads busy to the end. */
         for (int p = KLD_PART_COUNT - 1; p >= KLD_PART_DATA; p--) {
             kld_part part = (kld_part)p;
-            uint64_t length = part_length(s->w[i], part);
-            uint64_t step = length ? piece_length(s->w[i], part) : 1;
+            uint64_t length = part_length(s->weight[i].w, part);
+            uint64_t step = length ? piece_length(s->weight[i].w, part) : 1;
             for (uint64_t at = 0; at < length; at += step)
                 r->piece[r->n_pieces++] =
                     (struct kld_piece){i, part, at, num_min(step, length - at)};
@@ -154,8 +106,9 @@ static kld_status fetch(const struct reading *g, const kld_tensor *t, uint64_t f
 static kld_status read_lines(struct reading *g, const struct kld_piece *p, size_t lane,
                              unsigned char *room, kld_err *err) {
     kld_stage *s = g->s;
-    const kld_weight *w = s->w[p->weight];
-    const uint64_t *at = s->at[p->weight];
+    kld_stage_weight *sw = &s->weight[p->weight];
+    const kld_weight *w = sw->w;
+    const uint64_t *at = sw->at;
     kld_weight_slice c = kld_weight_cut(w, (size_t)p->first, (size_t)p->n);
     kld_weight_view v = {0};
     TRY(fetch(g, w->global, 0, w->global ? w->global->bytes : 0, at[KLD_PART_GLOBAL], lane, &room,
@@ -169,21 +122,21 @@ static kld_status read_lines(struct reading *g, const struct kld_piece *p, size_
     atomic_fetch_add(&g->nonfinite, bad);
     atomic_fetch_add(&g->zero_blocks, kld_weight_zero_blocks(w, v, (size_t)p->n));
     if (p->first == 0) {
-        s->alpha[p->weight] = kld_weight_alpha(w, v);
-        s->global[p->weight] = w->global ? kld_scale_value(w->global, v.global, 0) : 1.0f;
+        sw->alpha = kld_weight_alpha(w, v);
+        sw->global = w->global ? kld_scale_value(w->global, v.global, 0) : 1.0f;
         if (w->format == KLD_FMT_FP8_TENSOR)
-            s->global[p->weight] = kld_scale_value(w->scale, v.scale, 0);
+            sw->global = kld_scale_value(w->scale, v.scale, 0);
     }
     return KLD_OK;
 }
 
 static kld_status read_aside(struct reading *g, const struct kld_piece *p, size_t lane,
                              unsigned char *room, kld_err *err) {
-    const kld_weight *w = g->s->w[p->weight];
+    const kld_weight *w = g->s->weight[p->weight].w;
     const kld_tensor *t = kld_weight_part(w, p->part);
     uint64_t from = p->first * element_bytes(t);
     const unsigned char *seen;
-    TRY(fetch(g, t, from, p->n * element_bytes(t), g->s->at[p->weight][p->part] + from, lane, &room,
+    TRY(fetch(g, t, from, p->n * element_bytes(t), g->s->weight[p->weight].at[p->part] + from, lane, &room,
               &seen, err));
     return kld_weight_check_aside(w, p->part, seen, p->first, p->n, err);
 }
@@ -216,8 +169,8 @@ static kld_status read_stage(void *arg, kld_err *err) {
     g.s->nonfinite = atomic_load(&g.nonfinite);
     g.s->zero_blocks = atomic_load(&g.zero_blocks);
     for (size_t i = 0; i < g.s->n; i++)
-        if (g.s->w[i]->format == KLD_FMT_NVFP4)
-            g.s->blocks += g.s->w[i]->rows * (g.s->w[i]->cols / 16);
+        if (g.s->weight[i].w->format == KLD_FMT_NVFP4)
+            g.s->blocks += g.s->weight[i].w->rows * (g.s->weight[i].w->cols / 16);
     r->read_seconds += kld_seconds() - t;
     return st;
 }
@@ -225,30 +178,34 @@ static kld_status read_stage(void *arg, kld_err *err) {
 /* ---- life ------------------------------------------------------------------------------ */
 
 static kld_status start(kld_reader *r, kld_err *err) {
-    kld_stage_of(r->model, r->next, &r->stage[r->next % 2]);
+    size_t half = r->next % 2;
+    kld_stage_of(r->model, &r->schedule->stage[r->next], r->weights[half], &r->stage[half]);
     for (size_t d = 0; d < r->n_dev && !r->be->host_memory; d++)
         TRY(r->be->feed_open(r->dev[d], err));
     return kld_task_start(&r->task, read_stage, r, err);
 }
 
-static uint64_t largest_piece(const kld_model *m, size_t first, size_t *pieces) {
+static uint64_t largest_piece(const kld_model *m, const kld_schedule *schedule, size_t first,
+                              size_t *pieces) {
     uint64_t most = 0;
     *pieces = 0;
-    for (size_t i = first; i <= m->config.layers + 1; i++) {
-        kld_stage s;
-        kld_stage_of(m, i, &s);
-        *pieces = num_max(*pieces, count_pieces(&s));
-        for (size_t k = 0; k < s.n; k++) {
+    for (size_t i = first; i < schedule->n; i++) {
+        kld_stage_weight sw;
+        size_t n = 0;
+        for (size_t at = 0; kld_stage_next(m, &schedule->stage[i], &at, &sw);) {
+            n += count_pieces(sw.w);
             for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++)
-                if (part_length(s.w[k], p)) most = num_max(most, piece_bytes(s.w[k], p));
+                if (part_length(sw.w, p)) most = num_max(most, piece_bytes(sw.w, p));
         }
+        *pieces = num_max(*pieces, n);
     }
     return most;
 }
 
-uint64_t kld_reader_host_bytes(const kld_model *m, const kld_backend *be, size_t first) {
+uint64_t kld_reader_host_bytes(const kld_model *m, const kld_schedule *schedule,
+                               const kld_backend *be, size_t first) {
     size_t pieces;
-    return be->host_memory ? 0 : 2 * be->readers * largest_piece(m, first, &pieces);
+    return be->host_memory ? 0 : 2 * be->readers * largest_piece(m, schedule, first, &pieces);
 }
 
 static kld_status open_lanes(kld_reader *r, kld_err *err) {
@@ -263,18 +220,22 @@ static kld_status open_lanes(kld_reader *r, kld_err *err) {
     return KLD_OK;
 }
 
-kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_backend *be,
-                           kld_device *const *dev, size_t n_dev, size_t first, kld_err *err) {
+kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_schedule *schedule,
+                           const kld_backend *be, kld_device *const *dev, size_t n_dev,
+                           size_t first, kld_err *err) {
     memset(r, 0, sizeof *r);
     r->model = m;
+    r->schedule = schedule;
     r->be = be;
     r->dev = dev;
     r->n_dev = be->host_memory ? 1 : n_dev; /* they share it */
     r->next = first;
-    r->raw_bytes = kld_stage_pair_bytes(m, first);
-    r->lane_bytes = largest_piece(m, first, &r->max_pieces);
+    r->raw_bytes = kld_schedule_pair_bytes(m, schedule, first);
+    r->lane_bytes = largest_piece(m, schedule, first, &r->max_pieces);
+    size_t most = kld_schedule_weights(m, schedule, first);
     kld_status st;
     TRY_TO(out, NEW_ARRAY(&r->piece, r->max_pieces, err));
+    for (size_t i = 0; i < 2; i++) TRY_TO(out, NEW_ARRAY(&r->weights[i], most, err));
     TRY_TO(out, NEW_ARRAY(&r->raw, n_dev, err));
     for (size_t d = 0; d < r->n_dev; d++) {
         TRY_TO(out, be->alloc(dev[d], (void **)&r->raw[d], (size_t)r->raw_bytes, err));
@@ -301,21 +262,22 @@ kld_status kld_reader_next(kld_reader *r, const kld_stage **out, kld_err *err) {
     r->nonfinite += (*out)->nonfinite;
     r->zero_blocks += (*out)->zero_blocks;
     r->blocks += (*out)->blocks;
-    if (r->next++ <= r->model->config.layers) TRY(start(r, err));
+    if (++r->next < r->schedule->n) TRY(start(r, err));
     return KLD_OK;
 }
 
 void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t d,
                        kld_raw_weight *out) {
-    const kld_weight *w = s->w[i];
+    const kld_stage_weight *sw = &s->weight[i];
+    const kld_weight *w = sw->w;
     const unsigned char *base = stage_memory(r, s, num_min(d, r->n_dev - 1));
-    *out = (kld_raw_weight){.w = w, .alpha = s->alpha[i], .global = s->global[i]};
-    out->v.data = base + s->at[i][KLD_PART_DATA];
-    if (w->scale) out->v.scale = base + s->at[i][KLD_PART_SCALE];
-    if (w->global) out->v.global = base + s->at[i][KLD_PART_GLOBAL];
-    if (w->zeros) out->v.zeros = base + s->at[i][KLD_PART_ZEROS];
-    if (w->index) out->v.index = base + s->at[i][KLD_PART_INDEX];
-    if (w->bias) out->bias = base + s->at[i][KLD_PART_BIAS];
+    *out = (kld_raw_weight){.w = w, .alpha = sw->alpha, .global = sw->global};
+    out->v.data = base + sw->at[KLD_PART_DATA];
+    if (w->scale) out->v.scale = base + sw->at[KLD_PART_SCALE];
+    if (w->global) out->v.global = base + sw->at[KLD_PART_GLOBAL];
+    if (w->zeros) out->v.zeros = base + sw->at[KLD_PART_ZEROS];
+    if (w->index) out->v.index = base + sw->at[KLD_PART_INDEX];
+    if (w->bias) out->bias = base + sw->at[KLD_PART_BIAS];
 }
 
 void kld_reader_close(kld_reader *r) {
@@ -331,6 +293,8 @@ void kld_reader_close(kld_reader *r) {
     kld_free(r->lane);
     kld_free(r->lane_busy);
     kld_free(r->lane_next);
+    kld_free(r->weights[0]);
+    kld_free(r->weights[1]);
     kld_free(r->piece);
     memset(r, 0, sizeof *r);
 }

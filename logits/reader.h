@@ -1,43 +1,23 @@
-/* logits/reader.h - weights from disk into device memory, one stage (embedding, a layer, the
- * head) at a time, the next one on its way while the current one computes.  Floor 2. */
+/* logits/reader.h - weights from disk into device memory, one stage at a time, the next one on its
+ * way while the current one computes.  Floor 2. */
 #ifndef KLD_LOGITS_READER_H
 #define KLD_LOGITS_READER_H
 #include "kld/base/status.h"
 #include "kld/base/thread.h"
 #include "loaders/model.h"
 #include "logits/backend.h"
+#include "logits/stage.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 KLD_EXTERN_C_BEGIN
 
-enum { KLD_STAGE_WEIGHTS = KLD_SLOT_COUNT };
-
-/* The weights of a stage; slot[i] says which kld_slot weight i fills. */
-typedef struct kld_stage {
-    size_t n;
-    kld_slot slot[KLD_STAGE_WEIGHTS];
-    kld_use use[KLD_STAGE_WEIGHTS];
-    const kld_weight *w[KLD_STAGE_WEIGHTS];
-    uint64_t at[KLD_STAGE_WEIGHTS][KLD_PART_COUNT]; /* of its parts in the stage's memory */
-    uint64_t raw_bytes;                             /* of memory, every part padded to 256 */
-    uint64_t bytes;                                 /* stored */
-    /* Filled by reading: */
-    float alpha[KLD_STAGE_WEIGHTS], global[KLD_STAGE_WEIGHTS]; /* see kld_raw_weight */
-    uint64_t nonfinite;                                        /* NaN or Inf among dense values */
-    uint64_t zero_blocks, blocks; /* kld_weight_zero_blocks, of NVFP4 blocks */
-} kld_stage;
-
-/* Stages in order: 0 the embedding, 1..layers, layers+1 final norm and head. */
-void kld_stage_of(const kld_model *m, size_t index, kld_stage *out);
-/* Device memory that holds any two neighbouring stages from `first` on. */
-uint64_t kld_stage_pair_bytes(const kld_model *m, size_t first);
-
 struct kld_piece; /* lines of a weight, or elements of a small part: what a thread reads at once */
 
 typedef struct kld_reader {
     const kld_model *model;
+    const kld_schedule *schedule; /* borrowed */
     const kld_backend *be;
     kld_device *const *dev; /* [n_dev] borrowed; each gets every byte */
     size_t n_dev;           /* 1 when their memory is the host's */
@@ -51,6 +31,7 @@ typedef struct kld_reader {
     struct kld_piece *piece;  /* owned, of the stage being read */
     size_t n_pieces, max_pieces;
     kld_stage stage[2];
+    kld_stage_weight *weights[2]; /* owned: what those hold */
     kld_task *task; /* reading stage `next` */
     size_t next;
     uint64_t bytes_read, device_bytes, host_bytes; /* read so far; memory taken */
@@ -61,7 +42,8 @@ typedef struct kld_reader {
 
 /* Memory for the stages from `first` on.  Reading of `first` starts at once.
  * KLD_E_NOMEM, KLD_E_DEVICE. */
-KLD_NODISCARD kld_status kld_reader_open(kld_reader *r, const kld_model *m, const kld_backend *be,
+KLD_NODISCARD kld_status kld_reader_open(kld_reader *r, const kld_model *m,
+                                         const kld_schedule *schedule, const kld_backend *be,
                                          kld_device *const *dev, size_t n_dev, size_t first,
                                          kld_err *err);
 /* The stage after the last one given (first the one of open), and start the one after
@@ -74,7 +56,8 @@ void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t
 void kld_reader_close(kld_reader *r); /* waits for a read in progress */
 
 /* Host memory that pieces of any stage pass through; 0 when the device's is the host's. */
-uint64_t kld_reader_host_bytes(const kld_model *m, const kld_backend *be, size_t first);
+uint64_t kld_reader_host_bytes(const kld_model *m, const kld_schedule *schedule,
+                               const kld_backend *be, size_t first);
 
 KLD_EXTERN_C_END
 #endif

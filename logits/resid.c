@@ -33,9 +33,9 @@ static kld_status write_part(kld_writer *w, kld_sha256 *h, const kld_resid_part 
     size_t step = piece_rows(s);
     for (size_t r = 0; r < p->n; r += step) {
         size_t n = num_min(step, p->n - r);
-        const float *rows;
+        const void *rows;
         TRY(kld_stream_get(s, p->row0 + r, n, &rows, err));
-        TRY(put(w, h, rows, n * s->cols * sizeof *rows, err));
+        TRY(put(w, h, rows, n * s->cols * s->size, err));
     }
     return KLD_OK;
 }
@@ -138,7 +138,7 @@ static kld_status read_part(const kld_file *f, uint64_t *at, kld_sha256 *h, cons
     size_t step = piece_rows(s);
     for (size_t r = 0; r < p->n; r += step) {
         size_t n = num_min(step, p->n - r), bytes = n * s->cols * sizeof(float);
-        float *room = kld_stream_room(s, p->row0 + r);
+        void *room = kld_stream_room(s, p->row0 + r);
         TRY(kld_file_read(f, room, *at, bytes, err));
         TRY(kld_sha256_add(h, room, bytes, err));
         TRY(kld_stream_put(s, p->row0 + r, n, err));

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static size_t row_bytes(const kld_stream *s) { return s->cols * sizeof(float); }
+static size_t row_bytes(const kld_stream *s) { return s->cols * s->size; }
 
 static kld_status open_memory(kld_stream *s, size_t bytes, const char *spill_dir, kld_err *err) {
     const kld_backend *be = s->be;
@@ -27,14 +27,15 @@ static bool direct(const kld_stream *s) {
 }
 
 kld_status kld_stream_open(kld_stream *s, const kld_backend *be, kld_device *dev, size_t rows,
-                           size_t cols, kld_place place, const char *spill_dir, size_t stage_rows,
-                           kld_err *err) {
+                           size_t cols, size_t size, kld_place place, const char *spill_dir,
+                           size_t stage_rows, kld_err *err) {
     *s = (kld_stream){.be = be, .dev = dev, .place = place, .rows = rows, .cols = cols};
+    s->size = size;
     if (be->host_memory && place == KLD_ON_HOST) s->place = KLD_ON_DEVICE;
     s->spill.fd = -1;
     size_t bytes;
     if (!num_mul_size(rows, row_bytes(s), &bytes))
-        return kld_fail(err, KLD_E_NOMEM, "%zu residual rows of %zu columns are too many", rows,
+        return kld_fail(err, KLD_E_NOMEM, "%zu rows of %zu columns are too many", rows,
                         cols);
     kld_status st;
     if (!direct(s)) {
@@ -61,7 +62,7 @@ void kld_stream_close(kld_stream *s) {
     s->spill.fd = -1;
 }
 
-static float *at(const kld_stream *s, size_t row0) { return s->mem + row0 * s->cols; }
+static unsigned char *at(const kld_stream *s, size_t row0) { return s->mem + row0 * row_bytes(s); }
 
 kld_view kld_stream_view(const kld_stream *s, size_t row0, size_t n, kld_view x) {
     x.rows = n;
@@ -73,21 +74,21 @@ kld_status kld_stream_load(kld_stream *s, size_t row0, size_t n, kld_view x, kld
                            kld_err *err) {
     *out = kld_stream_view(s, row0, n, x);
     if (s->place == KLD_ON_DEVICE || n == 0) return KLD_OK;
-    const float *rows;
+    const void *rows;
     TRY(kld_stream_get(s, row0, n, &rows, err));
     return s->be->upload(s->dev, x.p, rows, n * row_bytes(s), err);
 }
 
 kld_status kld_stream_store(kld_stream *s, size_t row0, size_t n, kld_view x, kld_err *err) {
     if (s->place == KLD_ON_DEVICE || n == 0) return KLD_OK;
-    float *room = kld_stream_room(s, row0);
+    void *room = kld_stream_room(s, row0);
     TRY(s->be->download(s->dev, room, x.p, n * row_bytes(s), err));
     return kld_stream_put(s, row0, n, err);
 }
 
-float *kld_stream_room(kld_stream *s, size_t row0) { return direct(s) ? at(s, row0) : s->stage; }
+void *kld_stream_room(kld_stream *s, size_t row0) { return direct(s) ? at(s, row0) : s->stage; }
 
-kld_status kld_stream_get(kld_stream *s, size_t row0, size_t n, const float **rows, kld_err *err) {
+kld_status kld_stream_get(kld_stream *s, size_t row0, size_t n, const void **rows, kld_err *err) {
     *rows = kld_stream_room(s, row0);
     if (direct(s) || n == 0) return KLD_OK;
     size_t bytes = n * row_bytes(s);

@@ -1,5 +1,6 @@
-/* logits/stream.h - the residual stream of the tokens of one device: FP32 [rows][cols] in its
- * memory, in host memory, or in a spill file, in that order of preference.  Floor 2. */
+/* logits/stream.h - values of every token of one device, [rows][cols] in its memory, in host memory,
+ * or in a spill file, in that order of preference: the residual stream (FP32), and in a layer with
+ * experts the normed rows that they read.  Floor 2. */
 #ifndef KLD_LOGITS_STREAM_H
 #define KLD_LOGITS_STREAM_H
 #include "kld/base/status.h"
@@ -16,10 +17,10 @@ typedef struct kld_stream {
     const kld_backend *be;
     kld_device *dev; /* borrowed */
     kld_place place;
-    size_t rows, cols;
-    float *mem; /* owned; device memory, or host memory that the device copies from; NULL on disk */
+    size_t rows, cols, size; /* size: bytes of a value */
+    unsigned char *mem; /* owned; device memory, or host memory that the device copies from; NULL on disk */
     kld_spill spill;
-    float *stage; /* owned [stage_rows][cols], host; NULL when mem can be used directly */
+    unsigned char *stage; /* owned [stage_rows][cols], host; NULL when mem can be used directly */
     size_t stage_rows;
     uint64_t device_bytes, host_bytes; /* taken */
 } kld_stream;
@@ -28,8 +29,9 @@ typedef struct kld_stream {
  * host are the same.
  * KLD_E_NOMEM, KLD_E_DEVICE; KLD_E_IO when the spill directory has no room. */
 KLD_NODISCARD kld_status kld_stream_open(kld_stream *s, const kld_backend *be, kld_device *dev,
-                                         size_t rows, size_t cols, kld_place place,
-                                         const char *spill_dir, size_t stage_rows, kld_err *err);
+                                         size_t rows, size_t cols, size_t size,
+                                         kld_place place, const char *spill_dir,
+                                         size_t stage_rows, kld_err *err);
 void kld_stream_close(kld_stream *s);
 
 /* For the device: rows [row0, row0+n) as a view of x.  It is x itself, which they are copied into,
@@ -43,10 +45,10 @@ KLD_NODISCARD kld_status kld_stream_store(kld_stream *s, size_t row0, size_t n, 
 kld_view kld_stream_view(const kld_stream *s, size_t row0, size_t n, kld_view x);
 
 /* For the host: rows [row0, row0+n), borrowed until the next call.  n <= stage_rows. */
-KLD_NODISCARD kld_status kld_stream_get(kld_stream *s, size_t row0, size_t n, const float **rows,
+KLD_NODISCARD kld_status kld_stream_get(kld_stream *s, size_t row0, size_t n, const void **rows,
                                         kld_err *err);
 /* A place to write rows into; kld_stream_put with the same arguments makes them count. */
-float *kld_stream_room(kld_stream *s, size_t row0);
+void *kld_stream_room(kld_stream *s, size_t row0);
 KLD_NODISCARD kld_status kld_stream_put(kld_stream *s, size_t row0, size_t n, kld_err *err);
 
 KLD_EXTERN_C_END

@@ -78,7 +78,7 @@ static kld_status describe_model(const kld_model *m, const char *path, const kld
                                    .min_k = 10,
                                    .tail_samples = 16};
     TRY(modules_of(m, &modules, err));
-    kld_engine_plan(m, kld_backend_cpu(), &eo, o->tokens, (size_t)o->window, &plan);
+    TRY(kld_engine_plan(m, kld_backend_cpu(), &eo, o->tokens, (size_t)o->window, &plan, err));
     return packed(
         json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
                   " s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:f, s:f}, s:o}",
@@ -87,9 +87,9 @@ static kld_status describe_model(const kld_model *m, const char *path, const kld
                   (json_int_t)kld_model_parameters(m), "bytes", (json_int_t)m->ckpt.total_bytes,
                   "shards", (json_int_t)m->ckpt.n_shards, "tensors", (json_int_t)m->ckpt.n_tensors,
                   "skipped_tensors", (json_int_t)m->n_skipped, "layers", (json_int_t)c->layers,
-                  "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->heads, "kv_heads",
-                  (json_int_t)c->kv_heads, "tied_head", (int)c->tied, "head_dim",
-                  (json_int_t)c->head_dim, "intermediate", (json_int_t)c->intermediate, "vocab",
+                  "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->attn[0].heads, "kv_heads",
+                  (json_int_t)c->attn[0].kv_heads, "tied_head", (int)c->tied, "head_dim",
+                  (json_int_t)c->attn[0].head_dim, "intermediate", (json_int_t)c->intermediate, "vocab",
                   (json_int_t)c->vocab, "modules", modules, "plan", "tokens", (json_int_t)o->tokens,
                   "largest_layer_stored", (json_int_t)plan.largest_layer_stored,
                   "largest_layer_decoded", (json_int_t)plan.largest_layer_decoded, "residual_bytes",

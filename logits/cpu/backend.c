@@ -11,10 +11,11 @@
 static kld_status cpu_supports(const kld_device_spec *spec, kld_err *err) {
     if (spec->formats >> KLD_FMT_COUNT)
         return kld_fail(err, KLD_E_UNSUPPORTED, "a weight format is not known to the CPU back end");
-    uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH;
+    uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH | 1u << KLD_ACT_CLAMPED_GLU;
     if (spec->activations & ~acts)
         return kld_fail(err, KLD_E_UNSUPPORTED, "an activation is not known to the CPU back end");
-    uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_MLP;
+    uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_LATENT_ATTENTION |
+                      1u << KLD_BLOCK_MLP | 1u << KLD_BLOCK_EXPERTS;
     if (spec->blocks & ~blocks)
         return kld_fail(err, KLD_E_UNSUPPORTED, "a layer block is not known to the CPU back end");
     return KLD_OK;
@@ -31,13 +32,14 @@ static uint64_t cpu_scratch_bytes(const kld_device_spec *spec) {
     uint64_t a_thread = sizeof(float) * KLD_CHUNK * CPU_TILE +
                         sizeof(float) * CPU_QBLOCK * key_ld_of(spec) +
                         cpu_head_scratch_bytes(spec) + cpu_head_scratch_struct();
-    return a_thread * (uint64_t)thread_count();
+    return a_thread * (uint64_t)thread_count() + cpu_experts_scratch(spec, (size_t)thread_count());
 }
 
 static void cpu_close(kld_device *dev) {
     if (!dev) return;
     kld_free(dev->tile);
     kld_free(dev->score);
+    kld_free(dev->expert);
     kld_free(dev->head);
     kld_free(dev->head_mem);
     kld_free(dev);
@@ -69,6 +71,8 @@ static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, int in
     kld_status st;
     TRY_TO(out, NEW_ARRAY(&dev->tile, n * KLD_CHUNK * CPU_TILE, err));
     TRY_TO(out, kld_calloc((void **)&dev->score, dev->key_ld, n * CPU_QBLOCK * sizeof(float), err));
+    size_t expert = cpu_experts_scratch(spec, n);
+    if (expert) TRY_TO(out, kld_calloc((void **)&dev->expert, expert, 1, err));
     TRY_TO(out, kld_calloc((void **)&dev->head, n, cpu_head_scratch_struct(), err));
     TRY_TO(out, kld_calloc((void **)&dev->head_mem, n, bytes, err));
     for (size_t i = 0; i < n; i++) {
@@ -184,7 +188,11 @@ static const kld_backend cpu = {
     .rope = cpu_rope,
     .linear = cpu_linear,
     .attend = cpu_attend,
+    .spread = cpu_spread,
     .gated = cpu_gated,
+    .cap = cpu_cap,
+    .route = cpu_route,
+    .experts = cpu_experts,
     .quantize = cpu_quantize,
     .head_begin = cpu_head_begin,
     .head_end = cpu_head_end,

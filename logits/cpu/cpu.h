@@ -25,6 +25,9 @@ enum { CPU_MAX_THREADS = 64 };
  * ones lose to packing, larger ones leave cores without work. */
 enum { CPU_TILE = 512, CPU_QBLOCK = 64 };
 
+/* Rows of an expert that are computed together: whole vectors of any CPU. */
+enum { CPU_EXPERT_ROWS = 32 };
+
 struct head_scratch;
 
 struct kld_device {
@@ -34,6 +37,7 @@ struct kld_device {
     float *tile;  /* [threads][KLD_CHUNK][CPU_TILE] */
     float *score; /* [threads][CPU_QBLOCK][key_ld] */
     size_t key_ld;
+    float *expert; /* cpu_experts_scratch bytes; NULL without experts */
     struct head_scratch *head; /* [threads] */
     unsigned char *head_mem;   /* owned; the arrays behind head */
     kld_view pending;          /* logits and arguments of a head_begin that head_end works on */
@@ -56,18 +60,32 @@ kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, 
                        kld_dev_weight *out, kld_err *err);
 kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                       kld_view y, bool add, kld_err *err);
+/* CPU_EXPERT_ROWS rows, by the calling thread; what a row gives does not depend on its place. */
+void cpu_linear_lanes(kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y);
 
-kld_status cpu_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
-                     kld_err *err);
+kld_status cpu_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, float scale,
+                     kld_view y, kld_err *err);
 kld_status cpu_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
-                    kld_err *err);
-kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                    const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
-                    kld_err *err);
-kld_status cpu_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
+                    bool add, kld_err *err);
+kld_status cpu_rope(kld_device *dev, const kld_batch *b, kld_view x, const kld_rope_args *args,
+                    kld_view y, kld_err *err);
+kld_status cpu_spread(kld_device *dev, kld_view kv, kld_view r, size_t heads, kld_view k,
+                      kld_view v, kld_err *err);
+kld_status cpu_gated(kld_device *dev, const kld_gate *act, kld_view gate, kld_view up, kld_view y,
                      kld_err *err);
+/* By the calling thread. */
+void cpu_gated_rows(const kld_device *dev, const kld_gate *act, kld_view gate, kld_view up,
+                    kld_view y);
+kld_status cpu_cap(kld_device *dev, kld_view x, float cap, kld_err *err);
 kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                         kld_err *err);
+
+size_t cpu_experts_scratch(const kld_device_spec *spec, size_t threads);
+kld_status cpu_route(kld_device *dev, kld_view logits, const kld_dev_weight *bias,
+                     const kld_router *r, const uint32_t *forced, const kld_routes *out,
+                     kld_err *err);
+kld_status cpu_experts(kld_device *dev, kld_view h, const kld_expert_rows *e, size_t n,
+                       const kld_gate *act, kld_view x, kld_err *err);
 
 kld_status cpu_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                       const kld_attend_args *args, kld_view y, kld_err *err);

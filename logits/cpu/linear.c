@@ -44,6 +44,7 @@ kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, 
     if (use == KLD_USE_EMBEDDING) return KLD_OK;
     float *data = mem;
     bool matrix = use == KLD_USE_MATRIX;
+    float plus = use == KLD_USE_VECTOR_PLUS_ONE ? 1.0f : 0.0f;
     if (matrix) out->alpha = raw->alpha;
     /* Decoding is element-wise, so the cut into slices is free to follow the cores. */
     enum { SLICE = 32 };
@@ -54,12 +55,16 @@ kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, 
         float *p = data + row * w->cols;
         kld_weight_decode(w, raw->v, row, n, matrix, p);
         if (matrix && dev->bf16 && w->format != KLD_FMT_BF16) round_bf16(p, n * w->cols);
+        for (size_t i = 0; plus != 0 && i < n * w->cols; i++) p[i] += plus;
     }
     out->data = data;
     if (w->bias) {
         float *bias =
             (float *)(void *)((unsigned char *)mem + padded(w->rows * w->cols * sizeof(float)));
-        for (size_t i = 0; i < w->rows; i++) bias[i] = kld_scale_value(w->bias, raw->bias, i);
+        for (size_t i = 0; i < w->rows; i++) {
+            size_t at = kld_shard_row(w->shards, w->shard_rows, i);
+            bias[i] = kld_scale_value(w->bias, raw->bias, at);
+        }
         out->bias = bias;
     }
     return KLD_OK;
@@ -94,6 +99,49 @@ CLONES static void finish_row(float *y, const float *c, const float *bias, size_
     }
 }
 
+/* Columns of a tile; they follow from the columns of y alone. */
+static size_t tile_width(size_t cols) {
+    return num_cdiv(num_cdiv(cols, num_cdiv(cols, CPU_TILE)), 16) * 16;
+}
+
+static struct finish finish_of(const kld_device *dev, const kld_dev_weight *w, kld_view y,
+                               bool add) {
+    return (struct finish){w->alpha, dev->bf16 && y.elem == KLD_ELEM_ACT, add};
+}
+
+static void run_tile(kld_device *dev, const kld_span *s, size_t col, size_t n, kld_view x,
+                     const kld_dev_weight *w, kld_view y, const struct finish *f) {
+    bool direct = f->alpha == 1.0f && !f->bf16 && !f->add && !w->bias;
+    float *yt = view_row(y, s->row) + col;
+    float *c = direct ? yt : dev->tile + (size_t)omp_get_thread_num() * KLD_CHUNK * CPU_TILE;
+    size_t ldc = direct ? y.ld : CPU_TILE;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)s->n, (blasint)n,
+                (blasint)w->cols, 1.0f, view_row(x, s->row), (blasint)x.ld,
+                (const float *)w->data + col * w->cols, (blasint)w->cols, 0.0f, c, (blasint)ldc);
+    for (size_t r = 0; !direct && r < s->n; r++)
+        finish_row(yt + r * y.ld, c + r * ldc, w->bias ? w->bias + col : NULL, n, f);
+}
+
+/* Computed as W x^T: rows of x then are lanes of vectors, which all go through the same
+ * instructions, while the other way round a row's bits depend on its place in the tile. */
+void cpu_linear_lanes(kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y) {
+    size_t width = tile_width(y.cols);
+    struct finish f = finish_of(dev, w, y, false);
+    float *c = dev->tile + (size_t)omp_get_thread_num() * KLD_CHUNK * CPU_TILE;
+    float *row = c + CPU_EXPERT_ROWS * CPU_TILE;
+    for (size_t col = 0; col < y.cols; col += width) {
+        size_t n = num_min(width, y.cols - col);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)n, CPU_EXPERT_ROWS,
+                    (blasint)w->cols, 1.0f, (const float *)w->data + col * w->cols,
+                    (blasint)w->cols, x.p, (blasint)x.ld, 0.0f, c, CPU_EXPERT_ROWS);
+        for (size_t r = 0; r < CPU_EXPERT_ROWS; r++) {
+            for (size_t k = 0; k < n; k++) row[k] = c[k * CPU_EXPERT_ROWS + r];
+            finish_row(view_row(y, r) + col, row, w->bias ? w->bias + col : NULL, n, &f);
+        }
+    }
+}
+_Static_assert((CPU_EXPERT_ROWS + 1) * CPU_TILE <= KLD_CHUNK * CPU_TILE, "in a thread's tile");
+
 /* A task is one span times one column tile.  The tile width follows from the number of
  * columns alone and every product has the span's rows, so its sums are the same whoever
  * computes it, whatever else is in the batch.  Tasks of one tile are neighbours: the tile
@@ -101,27 +149,12 @@ CLONES static void finish_row(float *y, const float *c, const float *bias, size_
 kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                       kld_view y, bool add, kld_err *err) {
     (void)err;
-    size_t n_tiles = num_cdiv(y.cols, CPU_TILE);
-    size_t width = num_cdiv(num_cdiv(y.cols, n_tiles), 16) * 16;
-    struct finish f = {w->alpha, dev->bf16 && y.elem == KLD_ELEM_ACT, add};
-    bool direct = f.alpha == 1.0f && !f.bf16 && !f.add && !w->bias;
-    size_t tasks = n_tiles * b->n;
+    size_t width = tile_width(y.cols), tasks = num_cdiv(y.cols, width) * b->n;
+    struct finish f = finish_of(dev, w, y, add);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(dev->threads)
     for (size_t t = 0; t < tasks; t++) {
-        const kld_span *s = &b->span[t % b->n];
         size_t col = t / b->n * width;
-        if (col >= y.cols) continue; /* rounding the width up left the last tile empty */
-        size_t n = num_min(width, y.cols - col);
-        float *yt = view_row(y, s->row) + col;
-        float *c = direct ? yt : dev->tile + (size_t)omp_get_thread_num() * KLD_CHUNK * CPU_TILE;
-        size_t ldc = direct ? y.ld : CPU_TILE;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)s->n, (blasint)n,
-                    (blasint)w->cols, 1.0f, view_row(x, s->row), (blasint)x.ld,
-                    (const float *)w->data + col * w->cols, (blasint)w->cols, 0.0f, c,
-                    (blasint)ldc);
-        if (direct) continue;
-        for (size_t r = 0; r < s->n; r++)
-            finish_row(yt + r * y.ld, c + r * ldc, w->bias ? w->bias + col : NULL, n, &f);
+        run_tile(dev, &b->span[t % b->n], col, num_min(width, y.cols - col), x, w, y, &f);
     }
     return KLD_OK;
 }

@@ -125,14 +125,26 @@ static void add(built *b, uint64_t *seed, double scale, double mean, const char 
     free(v);
 }
 
+enum { NAME = 96 };
 static const char *named(char *buf, size_t layer, const char *part) {
-    snprintf(buf, 96, "model.layers.%zu.%s", layer, part);
+    snprintf(buf, NAME, "model.layers.%zu.%s", layer, part);
     return buf;
+}
+
+static void add_mlp(built *b, uint64_t *seed, size_t layer, const char *at, size_t inner,
+                    size_t hidden) {
+    static const char *const part[] = {"gate", "up", "down"};
+    for (size_t i = 0; i < 3; i++) {
+        char name[NAME / 2], s[NAME];
+        snprintf(name, sizeof name, "%s.%s_proj.weight", at, part[i]);
+        named(s, layer, name);
+        add(b, seed, 0.2, 0, s, i < 2 ? inner : hidden, i < 2 ? hidden : inner);
+    }
 }
 
 void tiny_write(tiny *t, uint64_t seed) {
     built b;
-    char s[96], text[1024];
+    char s[NAME], text[1600];
     size_t q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
     build_begin(&b);
     add(&b, &seed, 1, 0, "model.embed_tokens.weight", t->vocab, t->hidden);
@@ -145,9 +157,16 @@ void tiny_write(tiny *t, uint64_t seed) {
         add(&b, &seed, 0.2, 0, named(s, i, "self_attn.k_proj.weight"), kv, t->hidden);
         add(&b, &seed, 0.2, 0, named(s, i, "self_attn.v_proj.weight"), kv, t->hidden);
         add(&b, &seed, 0.2, 0, named(s, i, "self_attn.o_proj.weight"), t->hidden, q);
-        add(&b, &seed, 0.2, 0, named(s, i, "mlp.gate_proj.weight"), t->intermediate, t->hidden);
-        add(&b, &seed, 0.2, 0, named(s, i, "mlp.up_proj.weight"), t->intermediate, t->hidden);
-        add(&b, &seed, 0.2, 0, named(s, i, "mlp.down_proj.weight"), t->hidden, t->intermediate);
+        if (t->experts && i != 1) {
+            add(&b, &seed, 0.5, 0, named(s, i, "mlp.gate.weight"), t->experts, t->hidden);
+            for (size_t e = 0; e < t->experts; e++) {
+                char at[32];
+                snprintf(at, sizeof at, "mlp.experts.%zu", e);
+                add_mlp(&b, &seed, i, at, t->expert_intermediate, t->hidden);
+            }
+        } else {
+            add_mlp(&b, &seed, i, "mlp", t->intermediate, t->hidden);
+        }
         if (t->qwen3) {
             add(&b, &seed, 0.1, 1, named(s, i, "self_attn.q_norm.weight"), t->head_dim, 0);
             add(&b, &seed, 0.1, 1, named(s, i, "self_attn.k_norm.weight"), t->head_dim, 0);
@@ -159,9 +178,15 @@ void tiny_write(tiny *t, uint64_t seed) {
         }
     }
     build_write(&b, "model.safetensors");
-    const char *arch = t->qwen3 ? "Qwen3" : t->qwen2 ? "Qwen2" : t->window ? "Mistral" : "Llama";
-    const char *type = t->qwen3 ? "qwen3" : t->qwen2 ? "qwen2" : t->window ? "mistral" : "llama";
-    char window[64] = "";
+    const char *arch = t->experts ? "Qwen3Moe" : t->qwen3 ? "Qwen3" : t->qwen2 ? "Qwen2" : t->window ? "Mistral" : "Llama";
+    const char *type = t->experts ? "qwen3_moe" : t->qwen3 ? "qwen3" : t->qwen2 ? "qwen2" : t->window ? "mistral" : "llama";
+    char window[400] = "";
+    if (t->experts)
+        snprintf(window, sizeof window,
+                 "\"num_experts\": %zu, \"num_experts_per_tok\": %zu, "
+                 "\"moe_intermediate_size\": %zu, \"norm_topk_prob\": true, "
+                 "\"mlp_only_layers\": [1], ",
+                 t->experts, t->chosen, t->expert_intermediate);
     if (t->window) snprintf(window, sizeof window, "\"sliding_window\": %zu, ", t->window);
     snprintf(text, sizeof text,
              "{\"architectures\": [\"%sForCausalLM\"], \"model_type\": \"%s\", %s"
@@ -230,6 +255,18 @@ const tiny tiny_qwen = {.hidden = 40,
                         .intermediate = 33,
                         .vocab = 90,
                         .qwen3 = true};
+
+const tiny tiny_moe = {.hidden = 40,
+                       .layers = 3,
+                       .heads = 4,
+                       .kv_heads = 1,
+                       .head_dim = 12,
+                       .intermediate = 33,
+                       .vocab = 90,
+                       .qwen3 = true,
+                       .experts = 7,
+                       .chosen = 3,
+                       .expert_intermediate = 19};
 
 const kld_backend *scene_backend;
 

@@ -46,6 +46,8 @@ void collected_free(collected *c);
 typedef struct tiny {
     size_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab, window;
     bool tied, qwen3, qwen2;
+    /* > 0: Qwen3 with experts, but in its second layer. */
+    size_t experts, chosen, expert_intermediate;
     char dir[64];
 } tiny;
 void tiny_write(tiny *t, uint64_t seed);
@@ -57,7 +59,7 @@ double rnd_normal(uint64_t *state);
 
 kld_engine_options default_options(size_t vocab);
 
-extern const tiny tiny_llama, tiny_qwen;
+extern const tiny tiny_llama, tiny_qwen, tiny_moe;
 
 /* A small model and windows of awkward lengths: empty, one token, a chunk and a bit, and
  * one longer than a batch. */

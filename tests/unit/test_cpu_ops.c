@@ -1,78 +1,7 @@
 /* Every operation of the CPU back end against a naive FP64 reference: odd sizes, leading
  * dimensions larger than the columns, and NaN wherever nothing may be read. */
-#include "tests/unit/enginekit.h"
-
-#include "kld/base/mem.h"
 #include "kld/base/system.h"
-#include "loaders/numfmt.h"
-
-#include <math.h>
-#include <stdlib.h>
-
-static const kld_backend *be;
-
-/* rows x cols of random values inside rows x ld of NaN. */
-static kld_view random_view(size_t rows, size_t cols, size_t ld, uint64_t *seed) {
-    float *p = malloc((rows * ld + 1) * sizeof *p);
-    assert_non_null(p);
-    for (size_t i = 0; i < rows * ld; i++) p[i] = i % ld < cols ? (float)rnd_normal(seed) : NAN;
-    return (kld_view){p, rows, cols, ld, KLD_ELEM_F32};
-}
-
-static float *at(kld_view v, size_t r, size_t c) { return (float *)v.p + r * v.ld + c; }
-
-/* What lies past the columns must still be NaN. */
-static void check_padding(kld_view v) {
-    for (size_t r = 0; r < v.rows; r++)
-        for (size_t c = v.cols; c < v.ld; c++) assert_true(isnan(*at(v, r, c)));
-}
-
-static void close_to(double got, double want, double tol, const char *what, size_t r, size_t c) {
-    if (!(fabs(got - want) <= tol))
-        fail_msg("%s [%zu,%zu]: %.9g instead of %.9g", what, r, c, got, want);
-}
-
-static double bf16(double x) { return (double)kld_bf16_to_f32(kld_f32_to_bf16((float)x)); }
-
-static kld_device *open_dev(kld_precision p, size_t keys) {
-    kld_device_spec spec = {.precision = p,
-                            .max_rows = 1024,
-                            .max_keys = keys,
-                            .vocab = 64,
-                            .top_k = 8,
-                            .head_dim = 16};
-    kld_device *dev;
-    kld_err err = {0};
-    need(be->open(&dev, &spec, 0, &err), &err, "open");
-    return dev;
-}
-
-/* An FP32 matrix or vector as the loader would hand it over. */
-typedef struct stored {
-    kld_tensor data, bias;
-    kld_weight w;
-    kld_raw_weight h;
-    kld_dev_weight dev;
-    void *mem;
-} stored;
-
-static void store(stored *s, kld_device *dev, const float *values, const float *bias, size_t rows,
-                  size_t cols, kld_use use) {
-    memset(s, 0, sizeof *s);
-    s->data = (kld_tensor){.name = "w", .dtype = KLD_F32, .bytes = rows * cols * 4};
-    s->bias = (kld_tensor){.name = "b", .dtype = KLD_F32, .bytes = rows * 4};
-    s->w = (kld_weight){.format = KLD_FMT_F32, .rows = rows, .cols = cols, .data = &s->data};
-    if (bias) s->w.bias = &s->bias;
-    s->h = (kld_raw_weight){.w = &s->w,
-                            .v = {.data = (const unsigned char *)values},
-                            .bias = (const unsigned char *)bias,
-                            .alpha = 1,
-                            .global = 1};
-    kld_err err = {0};
-    size_t n = be->weight_bytes(KLD_PRECISION_FP32, &s->w, use);
-    need(be->alloc(dev, &s->mem, n, &err), &err, "alloc");
-    need(be->prepare(dev, &s->h, use, s->mem, &s->dev, &err), &err, "prepare");
-}
+#include "tests/unit/opkit.h"
 
 static void norms(void **state) {
     (void)state;
@@ -87,7 +16,7 @@ static void norms(void **state) {
             y.elem = KLD_ELEM_ACT;
             stored w;
             store(&w, dev, g.p, NULL, n, 1, KLD_USE_VECTOR);
-            assert_int_equal(be->norm(dev, x, &w.dev, 1e-5, y, NULL), KLD_OK);
+            assert_int_equal(be->norm(dev, x, &w.dev, 1e-5, y, false, NULL), KLD_OK);
             for (size_t r = 0; r < 5; r++) {
                 double ss = 0;
                 for (size_t c = 0; c < n; c++) ss += pow((double)*at(x, r, c), 2);
@@ -121,10 +50,10 @@ static void head_norm_and_rope(void **state) {
         for (size_t c = 0; c < n; c++) *at(x0, r, c) = *at(x, r, c);
     stored w;
     store(&w, dev, g.p, NULL, dim, 1, KLD_USE_VECTOR);
-    kld_rope_table still = {0}; /* nothing is rotated: the norm alone */
+    kld_rope_args norm = {.dim = dim, .w = &w.dev, .eps = 1e-6}; /* nothing is rotated */
     kld_span span[2] = {{0, 256, pos, 0}, {256, rows - 256, 7, 256}};
     kld_batch b = {span, 2, rows};
-    assert_int_equal(be->rope(dev, &b, x, dim, &w.dev, 1e-6, &still, x, NULL), KLD_OK);
+    assert_int_equal(be->rope(dev, &b, x, &norm, x, NULL), KLD_OK);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < n; c++) {
             double ss = 0;
@@ -143,7 +72,8 @@ static void head_norm_and_rope(void **state) {
         tab[table + i] = (float)sin(0.01 * (double)i);
     }
     kld_rope_table t = {tab, tab + table, half};
-    assert_int_equal(be->rope(dev, &b, x, dim, NULL, 0, &t, y, NULL), KLD_OK);
+    kld_rope_args turn = {.dim = dim, .table = &t};
+    assert_int_equal(be->rope(dev, &b, x, &turn, y, NULL), KLD_OK);
     for (size_t r = 0; r < rows; r++) {
         size_t p = r < 256 ? pos + r : 7 + r - 256;
         for (size_t c = 0; c < n; c++) {
@@ -380,22 +310,28 @@ static void gated(void **state) {
         kld_view g = random_view(3, n, n + 1, &seed), u = random_view(3, n, n + 2, &seed);
         kld_view y = random_view(3, n, n + 3, &seed);
         for (size_t c = 0; c < n; c++) *at(g, 1, c) *= 40;
-        for (int act = 0; act < 2; act++) {
-            assert_int_equal(be->gated(dev, (kld_activation)act, g, u, y, NULL), KLD_OK);
+        for (int act = 0; act < 3; act++) {
+            kld_gate how = {(kld_activation)act, 1.25f};
+            assert_int_equal(be->gated(dev, &how, g, u, y, NULL), KLD_OK);
             for (size_t r = 0; r < 3; r++) {
                 for (size_t c = 0; c < n; c++) {
                     double a = (double)*at(g, r, c), t = a + 0.044715 * a * a * a;
                     double f = act == KLD_ACT_SILU ? a / (1 + exp(-a))
                                                    : 0.5 * a * (1 + tanh(sqrt(2 / acos(-1)) * t));
                     double want = f * (double)*at(u, r, c);
+                    if (act == KLD_ACT_CLAMPED_GLU) {
+                        double m = fmin(a, 1.25), up = fmin((double)*at(u, r, c), 1.25);
+                        want = m / (1 + exp(-1.702 * m)) * (fmax(up, -1.25) + 1);
+                    }
                     double tol = 2e-6 * fabs(want) + 2e-6;
                     close_to((double)*at(y, r, c), want, tol, "gated", r, c);
                 }
             }
             check_padding(y);
         }
-        assert_int_equal(be->gated(dev, KLD_ACT_SILU, g, u, g, NULL), KLD_OK); /* in place */
-        assert_int_equal(be->gated(dev, KLD_ACT_GELU_TANH, y, u, y, NULL), KLD_OK);
+        kld_gate silu = {KLD_ACT_SILU, 0}, gelu = {KLD_ACT_GELU_TANH, 0};
+        assert_int_equal(be->gated(dev, &silu, g, u, g, NULL), KLD_OK); /* in place */
+        assert_int_equal(be->gated(dev, &gelu, y, u, y, NULL), KLD_OK);
         check_padding(y);
         free(g.p);
         free(u.p);
@@ -412,8 +348,11 @@ static void embedding(void **state) {
     stored s;
     store(&s, dev, w.p, NULL, 9, 5, KLD_USE_EMBEDDING);
     uint32_t ids[] = {8, 0, 3, 8};
-    assert_int_equal(be->embed(dev, &s.dev, ids, y, NULL), KLD_OK);
+    assert_int_equal(be->embed(dev, &s.dev, ids, 1, y, NULL), KLD_OK);
     for (size_t r = 0; r < 4; r++) assert_memory_equal(at(y, r, 0), at(w, ids[r], 0), 20);
+    assert_int_equal(be->embed(dev, &s.dev, ids, 3, y, NULL), KLD_OK);
+    for (size_t r = 0; r < 4; r++)
+        for (size_t c = 0; c < 5; c++) assert_true(*at(y, r, c) == 3 * *at(w, ids[r], c));
     check_padding(y);
     be->close(dev);
     free(w.p);
@@ -450,7 +389,6 @@ static void spill_file(void **state) {
 }
 
 int main(void) {
-    be = kld_backend_cpu();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms),    cmocka_unit_test(head_norm_and_rope),
         cmocka_unit_test(linear),   cmocka_unit_test(linear_prefix),

@@ -175,7 +175,7 @@ static void identity_and_plan(void **state) {
     json_decref(a);
     json_decref(b);
     kld_plan p;
-    kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &p);
+    need(kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &p, &err), &err, "plan");
     assert_int_equal(p.residual_bytes, TOKENS * 24 * 4);
     assert_int_equal(p.embed_bytes, 300 * 24 * 4);
     collected c;

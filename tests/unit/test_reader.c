@@ -6,13 +6,15 @@
 
 #define UP L "mlp.up_proj."
 static const float one = 1;
+static kld_schedule schedule;
 
 /* Stages 0, 1, 2 of the one-layer model: the embedding, the layer, norm and head. */
 static void read_all(const char *dir, kld_reader *r, kld_model **m) {
     static kld_device *none; /* the CPU's memory needs no device */
     kld_err err = {0};
     *m = tiny_open(dir);
-    if (kld_reader_open(r, *m, kld_backend_cpu(), &none, 1, 0, &err) != KLD_OK)
+    if (kld_schedule_make(&schedule, *m, 1 << 20, 0, &err) != KLD_OK) fail_msg("%s", err.text);
+    if (kld_reader_open(r, *m, &schedule, kld_backend_cpu(), &none, 1, 0, &err) != KLD_OK)
         fail_msg("%s", err.text);
     uint64_t bytes = 0;
     for (size_t i = 0; i < 3; i++) {
@@ -42,6 +44,7 @@ static void read_all(const char *dir, kld_reader *r, kld_model **m) {
 
 static void done(built *b, kld_reader *r, kld_model *m) {
     kld_reader_close(r);
+    kld_schedule_free(&schedule);
     kld_model_free(m);
     build_end(b);
 }
@@ -151,7 +154,8 @@ static void bad_aside(void **state) {
                   NULL, s, 5);
         kld_model *m = tiny_open(b.dir);
         const kld_stage *stage;
-        assert_int_equal(kld_reader_open(&r, m, kld_backend_cpu(), &none, 1, 1, &err), KLD_OK);
+        assert_int_equal(kld_schedule_make(&schedule, m, 1 << 20, 0, &err), KLD_OK);
+        assert_int_equal(kld_reader_open(&r, m, &schedule, kld_backend_cpu(), &none, 1, 1, &err), KLD_OK);
         assert_int_equal(kld_reader_next(&r, &stage, &err), KLD_E_INPUT);
         if (!strstr(err.text, text[i])) fail_msg("'%s' does not say '%s'", err.text, text[i]);
         done(&b, &r, m);
