@@ -9,6 +9,7 @@
 #include "kld/base/place.h"
 #include "kld/capture/deliver.h"
 #include "kld/capture/identity.h"
+#include "kld/capture/routes.h"
 #include "kld/store/capture.h"
 #include "loaders/model.h"
 #include "loaders/tokenizer.h"
@@ -41,9 +42,11 @@ typedef struct job {
     kld_capture_writer *writer;
     bool resumed; /* the partial holds what an earlier run did */
     kld_deliver *deliver;
+    kld_route_book *book; /* NULL when routes are neither kept nor replayed */
 } job;
 
 static void job_free(job *j) {
+    kld_routes_close(j->book);
     kld_capture_close(j->ref);
     kld_capture_info_free(&j->info);
     kld_suite_free(&j->suite);
@@ -60,7 +63,9 @@ static kld_status on_gather(void *ctx, size_t i, kld_gather *out, kld_err *err) 
 }
 
 static kld_status on_records(void *ctx, size_t i, kld_records *r, kld_err *err) {
-    return kld_deliver_records(((job *)ctx)->deliver, i, r, err);
+    job *j = ctx;
+    if (j->info.routes.kept) TRY(kld_routes_window(j->book, i, r, err));
+    return kld_deliver_records(j->deliver, i, r, err);
 }
 
 static kld_sink sink_of(job *j) {
@@ -151,6 +156,21 @@ static kld_status open_reference(job *j, kld_err *err) {
     return kld_strdup(&j->info.reference_name, r->name, err);
 }
 
+/* What the header says of routes; the capture to replay is read here. */
+static kld_status open_routes(job *j, kld_err *err) {
+    const kld_capture_options *o = j->opt;
+    const kld_router *r = &j->model->config.router;
+    kld_route_info *i = &j->info.routes;
+    if (o->replay)
+        return kld_routes_load(&j->book, j->model, &j->suite, o->replay, o->ids_only, i, err);
+    if (!o->keep_routes) return KLD_OK;
+    *i = (kld_route_info){.kept = true, .top_k = r->top_k, .experts = r->experts};
+    for (size_t l = 0; l < j->model->config.layers; l++) i->layers += j->model->layer[l].expert != NULL;
+    if (i->layers) return KLD_OK;
+    return kld_fail(err, KLD_E_UNSUPPORTED, "%s: --routes: a %s model without experts has none",
+                    j->dir, j->model->family);
+}
+
 static kld_status fill_info(job *j, kld_err *err) {
     const kld_capture_options *o = j->opt;
     kld_capture_info *i = &j->info;
@@ -187,7 +207,11 @@ static kld_status fill_info(job *j, kld_err *err) {
     TRY(kld_engine_identity(j->backend, &j->engine, &i->engine, err));
     TRY(kld_identity_quant(j->model, &i->quant, err));
     const kld_checkpoint *c = &j->model->ckpt;
+    TRY(open_routes(j, err));
     TRY(kld_identity_run(i, c->shards, c->n_shards, &j->engine.run_id, err));
+    if (i->routes.kept)
+        TRY(kld_routes_keep(&j->book, j->model, &j->suite, j->state_dir, &j->engine.run_id, err));
+    if (j->book) j->engine.routes = kld_routes_io(j->book);
     return kld_identity_place(&i->time, &i->host, err);
 }
 
@@ -211,6 +235,7 @@ static kld_status check_output(const job *j, kld_err *err) {
     kld_buf partial = {0};
     TRY(kld_output_not_input(path, j->opt->suite, err));
     TRY(kld_output_not_input(path, j->opt->ref, err));
+    TRY(kld_output_not_input(path, j->opt->replay, err));
     if (kld_path_is_dir(path))
         return kld_fail(err, KLD_E_INPUT, "%s: is a directory; a file name is needed", path);
     if (kld_path_exists(path) && !j->opt->force)

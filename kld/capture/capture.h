@@ -27,6 +27,11 @@ typedef struct kld_capture_options {
     const kld_choice *where; /* borrowed; NULL = the CPU */
     uint64_t device_memory;  /* of each device; 0 = auto */
     uint64_t memory;         /* host bytes of the residual stream; 0 = auto */
+    /* Routes of a model with experts: keep its own; or use those of a capture, with its weights or
+     * (ids_only) with the model's own. */
+    bool keep_routes;
+    const char *replay; /* capture to replay, or NULL */
+    bool ids_only;
     bool hash_full;          /* also hash every byte of the checkpoint */
     bool resume;             /* continue OUTPUT.partial */
     bool force;              /* replace an existing output */

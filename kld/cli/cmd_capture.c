@@ -22,7 +22,8 @@ enum {
     KEY_FORCE,
     KEY_STATS,
     KEY_DEVICE,
-    KEY_GPU_MEMORY
+    KEY_GPU_MEMORY,
+    KEY_ROUTES
 };
 
 typedef struct args {
@@ -59,6 +60,10 @@ static const struct argp_option options[] = {
     {"threads", 't', "N", 0, "Threads (default: all cores); results do not depend on it", 4},
     {"memory", KEY_MEMORY, "SIZE", 0, "Host memory for hidden states before they spill to a file",
      4},
+    {"routes", KEY_ROUTES, "capture|replay=FILE|replay-ids=FILE", 0,
+     "Of a mixture of experts: keep which experts every token goes to, and their weights; or send "
+     "tokens where they went in another capture, with its weights or with this model's own",
+     3},
     {"hash", KEY_HASH, "fast|full", 0,
      "Identity of the checkpoint: headers and sizes, or every byte too (default fast)", 4},
     {"resume", KEY_RESUME, 0, 0, "Continue an interrupted run", 5},
@@ -93,6 +98,13 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         o->hash_full = arg[0] == 'f' && arg[1] == 'u';
         if (strcmp(arg, "fast") != 0 && strcmp(arg, "full") != 0)
             argp_error(s, "--hash '%s': fast or full", arg);
+        return 0;
+    case KEY_ROUTES:
+        o->keep_routes = !strcmp(arg, "capture");
+        o->ids_only = !strncmp(arg, "replay-ids=", 11);
+        o->replay = o->ids_only ? arg + 11 : !strncmp(arg, "replay=", 7) ? arg + 7 : NULL;
+        if (!o->keep_routes && (!o->replay || !*o->replay))
+            argp_error(s, "--routes '%s': capture, replay=FILE or replay-ids=FILE", arg);
         return 0;
     case KEY_RESUME: o->resume = true; return 0;
     case KEY_FORCE: o->force = true; return 0;

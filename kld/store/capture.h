@@ -14,6 +14,22 @@
 
 KLD_EXTERN_C_BEGIN
 
+/* How tokens came to their experts. */
+typedef enum kld_route_mode {
+    KLD_ROUTES_NATURAL,   /* by the model's own routers */
+    KLD_ROUTES_REPLAYED,  /* experts and weights are those of another capture */
+    KLD_ROUTES_ID_PINNED, /* its experts, with weights of the model's own routers */
+    KLD_ROUTES_MODES
+} kld_route_mode;
+const char *kld_route_mode_name(kld_route_mode m); /* "natural", "replay", "replay-ids" */
+
+typedef struct kld_route_info {
+    kld_route_mode mode;
+    bool kept;                       /* the file has them: natural ones */
+    uint64_t layers, top_k, experts; /* of the model, when kept or not natural; else 0 */
+    kld_digest source; /* content digest of the capture that they are from; zero when natural */
+} kld_route_info;
+
 /* The header: who was run, on what, how.  Strings are owned (kld_free) and never NULL in
  * a capture that was read; NULL means "" when writing. */
 typedef struct kld_capture_info {
@@ -33,6 +49,7 @@ typedef struct kld_capture_info {
     char *reference_name;
     kld_digest reference; /* content digest of the reference capture */
     uint64_t ref_top_k, ref_tail_samples;
+    kld_route_info routes;
     json_t *engine; /* owned: flat object of strings (version, commit, backend, device, blas,
                        precision, activations, ...).  Two captures are comparable without a
                        mark only if key "arithmetic" is equal in both. */
@@ -75,6 +92,7 @@ KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char
  * (docs/format.md) as they are stored; of a row that is not finite, only its count and its
  * scalars are.
  *  meta tokens and score_from must leave exactly r->n rows: tokens - 1 - score_from
+ *  r    has routes of meta->tokens tokens when info.routes.kept
  *  ref  the reference's records of the same window (as read back from its capture) when
  *       info.has_reference, else NULL
  * Synced to disk at least once a second of writing, so a crash loses little.
@@ -137,6 +155,11 @@ uint64_t kld_capture_bytes(const kld_capture *c); /* file size */
  *              not what the capture was made against. */
 KLD_NODISCARD kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref,
                                           kld_records *out, kld_window_meta *meta, kld_err *err);
+
+/* The routes of window i alone, which need no reference; everything else of *out stays empty.
+ * KLD_E_INPUT  damaged frame; the capture keeps none. */
+KLD_NODISCARD kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out,
+                                                 kld_err *err);
 
 /* Meta of window i, from the footer: reads nothing. */
 KLD_NODISCARD kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta,

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Column ids.  16 and 17 are reserved for post-norm hidden states and expert routes. */
+/* Column ids.  16 is reserved for post-norm hidden states. */
 typedef enum column_id {
     COL_COUNT = 1, /* ids in the own list, a row */
     COL_IDS,       /* own ids (of a candidate: only those the reference's list lacks) */
@@ -25,6 +25,9 @@ typedef enum column_id {
     COL_EXTRA,       /* candidate: ids in COL_IDS, a row */
     COL_TOP1,        /* candidate: most probable id */
     COL_WIDE,        /* FP32 values that the grid cannot hold, in order of coding */
+    COL_ROUTE_ID = 17, /* routes, when kept: token by token, layer by layer, slot by slot */
+    COL_ROUTE_WEIGHT,  /* FP32 bits, alike */
+    COL_ROUTE_MARGIN,  /* FP32 bits, one a token and layer */
     COL_END
 } column_id;
 

@@ -22,6 +22,8 @@ size_t frame_content_max(const kld_capture_info *info, uint64_t rows) {
         12 * (info->top_k + info->tail_samples + info->ref_top_k + info->ref_tail_samples) + 64;
     uint64_t all;
     if (!num_mul_u64(a_row, rows, &all) || all > MAX_CONTENT) all = MAX_CONTENT;
+    /* Routes are of every token, of which only the scored ones are rows. */
+    if (info->routes.kept) all = MAX_CONTENT;
     return (size_t)all + HEAD_MAX + 5 * COL_END;
 }
 
@@ -132,7 +134,7 @@ static kld_status add_at_reference(columns *c, const kld_records *r, size_t i,
     return KLD_OK;
 }
 
-static kld_status check_shapes(const kld_capture_info *info, const kld_records *r,
+static kld_status check_shapes(const kld_capture_info *info, uint64_t tokens, const kld_records *r,
                                const kld_records *ref, kld_err *err) {
     bool ok =
         r->n <= UINT32_MAX && r->m == info->tail_samples && (ref != NULL) == info->has_reference;
@@ -143,6 +145,11 @@ static kld_status check_shapes(const kld_capture_info *info, const kld_records *
         ok = r->count[i] <= r->k_ld && r->count[i] <= info->top_k;
         if (ok && ref) ok = ref->count[i] <= ref->k_ld && ref->count[i] <= info->ref_top_k;
     }
+    const kld_route_info *t = &info->routes;
+    if (ok && t->kept)
+        ok = r->route_layers == t->layers && r->route_k == t->top_k && r->route_tokens == tokens;
+    for (size_t i = 0; ok && t->kept && i < tokens * t->layers * t->top_k; i++)
+        ok = r->route_id[i] < t->experts;
     if (ok) return KLD_OK;
     return kld_fail(err, KLD_E_INTERNAL, "records do not have the shape that the header promises");
 }
@@ -177,10 +184,21 @@ static kld_status add_row(columns *c, const kld_capture_info *info, const kld_re
     return add_list(c, r, i, ref, err);
 }
 
+static kld_status add_routes(columns *c, const kld_records *r, kld_err *err) {
+    size_t rows = r->route_tokens * r->route_layers;
+    for (size_t i = 0; i < rows * r->route_k; i++) {
+        TRY(column_add(&c->col[COL_ROUTE_ID], r->route_id[i], err));
+        TRY(column_add_f32(&c->col[COL_ROUTE_WEIGHT], r->route_weight[i], err));
+    }
+    for (size_t i = 0; i < rows; i++)
+        TRY(column_add_f32(&c->col[COL_ROUTE_MARGIN], r->route_margin[i], err));
+    return KLD_OK;
+}
+
 kld_status frame_encode(const kld_capture_info *info, const kld_window_meta *meta,
                         const kld_records *r, const kld_records *ref, kld_buf *out, kld_buf *head,
                         kld_err *err) {
-    TRY(check_shapes(info, r, ref, err));
+    TRY(check_shapes(info, meta->tokens, r, ref, err));
     columns c = {0};
     kld_buf text = {.max = frame_content_max(info, r->n)};
     window_head h = {.meta = *meta, .rows = (uint32_t)r->n};
@@ -190,6 +208,7 @@ kld_status frame_encode(const kld_capture_info *info, const kld_window_meta *met
     TRY_TO(done, head_write(&h, head, err));
     TRY_TO(done, kld_buf_add(&text, head->data, head->len, err));
     for (size_t i = 0; i < r->n; i++) TRY_TO(done, add_row(&c, info, r, i, ref, err));
+    if (info->routes.kept) TRY_TO(done, add_routes(&c, r, err));
     TRY_TO(done, columns_write(&c, &text, err));
     TRY_TO(done, deflate(&text, out, err));
 done:

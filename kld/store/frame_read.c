@@ -178,6 +178,41 @@ static kld_status take_row(columns *c, const kld_capture_info *info, kld_records
     return check_row(out, i, ref, err);
 }
 
+/* No token has an expert twice: the sum over its slots would count it twice. */
+static kld_status take_route(columns *c, uint64_t experts, kld_records *out, size_t row,
+                             kld_err *err) {
+    for (size_t j = 0; j < out->route_k; j++) {
+        uint32_t *id = &out->route_id[row * out->route_k + j];
+        TRY(column_take(c, COL_ROUTE_ID, id, err));
+        TRY(column_take_f32(c, COL_ROUTE_WEIGHT, &out->route_weight[row * out->route_k + j], err));
+        bool twice = false;
+        for (size_t k = 1; k <= j; k++) twice = twice || *(id - k) == *id;
+        if (*id >= experts || twice)
+            return kld_fail(err, KLD_E_INPUT, "token %zu, layer %zu with experts: expert %u %s",
+                            row / out->route_layers, row % out->route_layers, (unsigned)*id,
+                            twice ? "is there twice" : "does not exist");
+    }
+    return column_take_f32(c, COL_ROUTE_MARGIN, &out->route_margin[row], err);
+}
+
+static kld_status take_routes(columns *c, const kld_capture_info *info, uint64_t tokens,
+                              kld_records *out, kld_err *err) {
+    const kld_route_info *r = &info->routes;
+    if (!r->kept) return KLD_OK;
+    /* Memory is bounded by what the file really holds. */
+    if (c->col[COL_ROUTE_MARGIN].n != tokens * r->layers ||
+        c->col[COL_ROUTE_ID].n != tokens * r->layers * r->top_k)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%zu routes with %zu experts, but %llu tokens in %llu layers with %llu "
+                        "experts each",
+                        c->col[COL_ROUTE_MARGIN].n, c->col[COL_ROUTE_ID].n,
+                        (unsigned long long)tokens, (unsigned long long)r->layers,
+                        (unsigned long long)r->top_k);
+    TRY(kld_records_alloc_routes(out, tokens, r->layers, r->top_k, err));
+    for (size_t i = 0; i < tokens * r->layers; i++) TRY(take_route(c, r->experts, out, i, err));
+    return KLD_OK;
+}
+
 kld_status frame_records(const kld_capture_info *info, const kld_buf *text, const kld_records *ref,
                          kld_records *out, kld_err *err) {
     columns c = {0};
@@ -217,10 +252,25 @@ kld_status frame_records(const kld_capture_info *info, const kld_buf *text, cons
     out->first = head.meta.score_from;
     if (ref) TRY_TO(done, NEW_ARRAY(&scratch, ref->k_ld + info->top_k, err));
     for (size_t i = 0; i < out->n; i++) TRY_TO(done, take_row(&c, info, out, i, ref, scratch, err));
+    TRY_TO(done, take_routes(&c, info, head.meta.tokens, out, err));
     TRY_TO(done, columns_finish(&c, err));
 done:
     columns_free(&c);
     kld_free(scratch);
+    if (st != KLD_OK) kld_records_free(out);
+    return st;
+}
+
+kld_status frame_routes(const kld_capture_info *info, const kld_buf *text, kld_records *out,
+                        kld_err *err) {
+    columns c = {0};
+    window_head head;
+    kld_cursor in = kld_cursor_of(text->data, text->len);
+    memset(out, 0, sizeof *out);
+    kld_status st = head_read(&in, NULL, &head, err);
+    if (st == KLD_OK) st = columns_read(&c, &in, err);
+    if (st == KLD_OK) st = take_routes(&c, info, head.meta.tokens, out, err);
+    columns_free(&c);
     if (st != KLD_OK) kld_records_free(out);
     return st;
 }

@@ -37,6 +37,7 @@ static const struct field {
     {"engine", OBJECT, offsetof(kld_capture_info, engine)},
     {"quant", OBJECT, offsetof(kld_capture_info, quant)},
 };
+/* And "routes", an object, unless they are natural and not kept. */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 void kld_capture_info_free(kld_capture_info *info) {
@@ -77,11 +78,66 @@ static kld_status dump_and_free(json_t *root, bool whole, kld_buf *out, kld_err 
     return st;
 }
 
+static const char *const route_modes[KLD_ROUTES_MODES] = {"natural", "replay", "replay-ids"};
+
+const char *kld_route_mode_name(kld_route_mode m) {
+    return m < KLD_ROUTES_MODES ? route_modes[m] : "?";
+}
+
+static bool has_routes(const kld_route_info *r) {
+    return r->kept || r->mode != KLD_ROUTES_NATURAL;
+}
+
+static json_t *routes_value(const kld_route_info *r) {
+    char hex[KLD_SHA256_HEX];
+    return json_pack("{s:s, s:b, s:I, s:I, s:I, s:s}", "mode", kld_route_mode_name(r->mode), "kept",
+                     (int)r->kept, "layers", (json_int_t)r->layers, "top_k", (json_int_t)r->top_k,
+                     "experts", (json_int_t)r->experts, "source",
+                     kld_digest_hex(&r->source, hex));
+}
+
+static kld_status parse_routes(kld_route_info *r, const json_t *root, kld_err *err) {
+    const char *mode, *source;
+    json_t *o;
+    size_t m = 0;
+    if (!json_object_get(root, "routes")) return KLD_OK;
+    TRY(kld_json_obj(root, "routes", &o, err));
+    TRY(kld_json_str(o, "mode", &mode, err));
+    while (m < KLD_ROUTES_MODES && strcmp(mode, route_modes[m]) != 0) m++;
+    if (m == KLD_ROUTES_MODES)
+        return kld_fail(err, KLD_E_INPUT, "'routes': mode '%.40s' is not known", mode);
+    r->mode = (kld_route_mode)m;
+    TRY(kld_json_bool(o, "kept", &r->kept, err));
+    TRY(kld_json_u64(o, "layers", &r->layers, err));
+    TRY(kld_json_u64(o, "top_k", &r->top_k, err));
+    TRY(kld_json_u64(o, "experts", &r->experts, err));
+    TRY(kld_json_str(o, "source", &source, err));
+    TRY(kld_where(err, kld_digest_parse(source, &r->source, err), "'routes'"));
+    if (json_object_size(o) == 6) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "'routes' has %zu keys; 6 are expected", json_object_size(o));
+}
+
+static kld_status check_routes(const kld_route_info *r, kld_err *err) {
+    bool natural = r->mode == KLD_ROUTES_NATURAL, any = r->layers && r->top_k && r->experts;
+    static const kld_digest none;
+    bool sourced = memcmp(&r->source, &none, sizeof none) != 0;
+    if (r->mode >= KLD_ROUTES_MODES || r->top_k > r->experts || r->experts > 65536 ||
+        r->layers > 100000 || r->top_k > 1024 || any != has_routes(r) || sourced == natural ||
+        (r->kept && !natural))
+        return kld_fail(err, KLD_E_INPUT,
+                        "'routes': %s, %llu layers, %llu of %llu experts: out of range",
+                        kld_route_mode_name(r->mode), (unsigned long long)r->layers,
+                        (unsigned long long)r->top_k, (unsigned long long)r->experts);
+    return KLD_OK;
+}
+
 kld_status kld_info_identity(const kld_capture_info *info, kld_buf *out, kld_err *err) {
     json_t *root = json_object();
     bool whole = root != NULL;
     for (size_t i = 0; i < N_FIELDS && whole; i++)
         whole = json_object_set_new(root, fields[i].key, field_value(info, &fields[i])) == 0;
+    if (whole && has_routes(&info->routes))
+        whole = json_object_set_new(root, "routes", routes_value(&info->routes)) == 0;
     return dump_and_free(root, whole, out, err);
 }
 
@@ -143,7 +199,7 @@ static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
         return kld_fail(err, KLD_E_INPUT, "'ref_top_k' is 0 in a capture with a reference");
     if (!(i->tail_mass >= 0 && i->tail_mass <= 1))
         return kld_fail(err, KLD_E_INPUT, "'tail_mass' is %g; 0 to 1 is legal", i->tail_mass);
-    return KLD_OK;
+    return check_routes(&i->routes, err);
 }
 
 /* As jansson sees it, which refuses what is not; done here because it does not say why. */
@@ -211,9 +267,11 @@ kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n
     kld_status st;
     TRY_TO(done, kld_json_parse(&root, identity, n, 8, err));
     for (size_t i = 0; i < N_FIELDS; i++) TRY_TO(done, parse_field(info, root, &fields[i], err));
-    if (json_object_size(root) != N_FIELDS) {
-        st = kld_fail(err, KLD_E_INPUT, "%zu keys where version 1 has %d", json_object_size(root),
-                      (int)N_FIELDS);
+    TRY_TO(done, parse_routes(&info->routes, root, err));
+    size_t known = N_FIELDS + (json_object_get(root, "routes") != NULL);
+    if (json_object_size(root) != known) {
+        st = kld_fail(err, KLD_E_INPUT, "%zu keys where version 1 has %zu", json_object_size(root),
+                      known);
         goto done;
     }
     TRY_TO(done, check_ranges(info, err));
@@ -236,16 +294,16 @@ kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t n
     TRY_TO(done, kld_json_parse(&ja, a, na, 8, err));
     TRY_TO(done, kld_json_parse(&jb, b, nb, 8, err));
     st = kld_fail(err, KLD_E_INPUT, "its header differs from this run's");
-    for (size_t i = 0; i < N_FIELDS; i++) {
-        const json_t *va = json_object_get(ja, fields[i].key),
-                     *vb = json_object_get(jb, fields[i].key);
+    for (size_t i = 0; i <= N_FIELDS; i++) {
+        const char *name = i < N_FIELDS ? fields[i].key : "routes";
+        const json_t *va = json_object_get(ja, name), *vb = json_object_get(jb, name);
         if (json_equal(va, vb)) continue;
         kld_buf ta = {0}, tb = {0};
         kld_err ignored;
         if (va && vb && kld_json_dump(va, false, &ta, &ignored) == KLD_OK &&
             kld_json_dump(vb, false, &tb, &ignored) == KLD_OK)
             st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s",
-                          fields[i].key, (char *)ta.data, (char *)tb.data);
+                          name, (char *)ta.data, (char *)tb.data);
         kld_buf_free(&ta);
         kld_buf_free(&tb);
         break;

@@ -1,6 +1,7 @@
 #include "kld/store/records.h"
 
 #include "kld/base/mem.h"
+#include "kld/base/num.h"
 
 #include <string.h>
 
@@ -32,7 +33,31 @@ out:
     return st;
 }
 
+kld_status kld_records_alloc_routes(kld_records *r, size_t tokens, size_t layers, size_t k,
+                                    kld_err *err) {
+    kld_status st;
+    size_t rows;
+    if (!num_mul_size(tokens, layers, &rows))
+        return kld_fail(err, KLD_E_NOMEM, "%zu x %zu routes are too many", tokens, layers);
+    TRY_TO(out, kld_calloc((void **)&r->route_id, rows, k * sizeof *r->route_id, err));
+    TRY_TO(out, kld_calloc((void **)&r->route_weight, rows, k * sizeof *r->route_weight, err));
+    TRY_TO(out, NEW_ARRAY(&r->route_margin, rows, err));
+    r->route_tokens = tokens;
+    r->route_layers = layers;
+    r->route_k = k;
+    return KLD_OK;
+out:
+    kld_free(r->route_id);
+    kld_free(r->route_weight);
+    r->route_id = NULL;
+    r->route_weight = NULL;
+    return st;
+}
+
 void kld_records_free(kld_records *r) {
+    kld_free(r->route_id);
+    kld_free(r->route_weight);
+    kld_free(r->route_margin);
     kld_free(r->count);
     kld_free(r->ids);
     kld_free(r->lp);

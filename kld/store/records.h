@@ -39,12 +39,24 @@ typedef struct kld_records {
     size_t ref_ld, ref_m;
     double *ref_lp;      /* [n][ref_ld], j < the reference's count[i]; -inf legal */
     double *ref_tail_lp; /* [n][ref_m] */
+
+    /* Where the tokens of the window were sent, all of them from position 0 on; only when routes
+     * are kept (route_layers > 0).  Layers are those with experts, in order; slots are in the order
+     * of the choice, best first. */
+    size_t route_tokens, route_layers, route_k;
+    uint32_t *route_id;  /* [route_tokens][route_layers][route_k] logical expert */
+    float *route_weight; /* alike: what multiplied its output */
+    float *route_margin; /* [route_tokens][route_layers]: the score of the last expert chosen less
+                            that of the best that was not; +inf without one */
 } kld_records;
 
 /* Allocate every array for n rows (contents zero).  Pass ref_ld = ref_m = 0 for a capture
  * without a reference.  KLD_E_NOMEM leaves *r empty. */
 KLD_NODISCARD kld_status kld_records_alloc(kld_records *r, size_t n, size_t k_ld, size_t m,
                                            size_t ref_ld, size_t ref_m, kld_err *err);
+/* Room for routes (contents zero).  KLD_E_NOMEM leaves *r without. */
+KLD_NODISCARD kld_status kld_records_alloc_routes(kld_records *r, size_t tokens, size_t layers,
+                                                  size_t k, kld_err *err);
 void kld_records_free(kld_records *r);
 
 KLD_EXTERN_C_END

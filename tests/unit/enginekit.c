@@ -135,8 +135,8 @@ static void add_mlp(built *b, uint64_t *seed, size_t layer, const char *at, size
                     size_t hidden) {
     static const char *const part[] = {"gate", "up", "down"};
     for (size_t i = 0; i < 3; i++) {
-        char name[NAME / 2], s[NAME];
-        snprintf(name, sizeof name, "%s.%s_proj.weight", at, part[i]);
+        char name[60], s[NAME];
+        snprintf(name, sizeof name, "%.40s.%s_proj.weight", at, part[i]);
         named(s, layer, name);
         add(b, seed, 0.2, 0, s, i < 2 ? inner : hidden, i < 2 ? hidden : inner);
     }
@@ -160,7 +160,7 @@ void tiny_write(tiny *t, uint64_t seed) {
         if (t->experts && i != 1) {
             add(&b, &seed, 0.5, 0, named(s, i, "mlp.gate.weight"), t->experts, t->hidden);
             for (size_t e = 0; e < t->experts; e++) {
-                char at[32];
+                char at[40];
                 snprintf(at, sizeof at, "mlp.experts.%zu", e);
                 add_mlp(&b, &seed, i, at, t->expert_intermediate, t->hidden);
             }
@@ -283,6 +283,15 @@ void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
     kld_err err = {0};
     *c = (collected){.fail_at = SIZE_MAX};
     need(scene_run(s, s->seqs, WINDOWS, o, c, stats, &err), &err, "run");
+}
+
+kld_buf part_of(const collected *c, size_t i) {
+    size_t from, to = c->records.len;
+    memcpy(&from, c->mark.data + i * sizeof from, sizeof from);
+    if ((i + 1) * sizeof to < c->mark.len)
+        memcpy(&to, c->mark.data + (i + 1) * sizeof to, sizeof to);
+    from += sizeof(size_t);
+    return (kld_buf){.data = c->records.data + from, .len = to - from};
 }
 
 void same_records(const collected *a, const collected *b, const char *what) {

@@ -83,6 +83,8 @@ kld_status scene_run(const scene *s, const kld_seq *seqs, size_t n, const kld_en
 /* All windows into a fresh *c; fails the test unless it succeeds. */
 void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
                   kld_engine_stats *stats);
+/* Bytes of window i without its index, which the caller's numbering decides; borrowed. */
+kld_buf part_of(const collected *c, size_t i);
 void same_records(const collected *a, const collected *b, const char *what);
 
 #endif

@@ -17,16 +17,6 @@ static void golden_models(void **state) {
     goldens_check(kld_backend_cpu(), KLD_PRECISION_BF16, 5e-2);
 }
 
-/* Bytes of window i without its index, which the caller's numbering decides. */
-static kld_buf part_of(const collected *c, size_t i) {
-    size_t from, to = c->records.len;
-    memcpy(&from, c->mark.data + i * sizeof from, sizeof from);
-    if ((i + 1) * sizeof to < c->mark.len)
-        memcpy(&to, c->mark.data + (i + 1) * sizeof to, sizeof to);
-    from += sizeof(size_t);
-    return (kld_buf){.data = c->records.data + from, .len = to - from};
-}
-
 static void threads_and_memory(void **state) {
     (void)state;
     int threads = omp_get_max_threads();
