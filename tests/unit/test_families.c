@@ -233,6 +233,14 @@ static void write_config(const built *b, const char *golden, const char *set) {
     json_decref(c);
 }
 
+static void shape_text(const kld_tensor *t, char *out, size_t size) {
+    int n = snprintf(out, size, "[");
+    for (unsigned d = 0; d < t->rank; d++)
+        n += snprintf(out + n, size - (size_t)n, "%s%llu", d ? "," : "",
+                      (unsigned long long)t->shape[d]);
+    snprintf(out + n, size - (size_t)n, "]");
+}
+
 static void copy_tensors(built *b, const change *x) {
     char path[160], name[256], shape[96];
     loaded f;
@@ -241,16 +249,12 @@ static void copy_tensors(built *b, const change *x) {
     for (size_t i = 0; i < f.n; i++) {
         const kld_tensor *t = &f.t[i];
         const char *at = x->from ? strstr(t->name, x->from) : NULL;
-        int n = snprintf(shape, sizeof shape, "[");
         if (at && !x->to) continue;
         snprintf(name, sizeof name, "%s", t->name);
         if (at)
             snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, x->to,
                      at + strlen(x->from));
-        for (unsigned d = 0; d < t->rank; d++)
-            n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%llu", d ? "," : "",
-                          (unsigned long long)t->shape[d]);
-        snprintf(shape + n, sizeof shape - (size_t)n, "]");
+        shape_text(t, shape, sizeof shape);
         build_tensor(b, name, kld_dtype_name(t->dtype), shape, f.bytes.data + t->offset,
                      (size_t)t->bytes, 0);
     }
@@ -434,8 +438,51 @@ static void defaults(void **state) {
     build_end(&b);
 }
 
+/* Defect 24: a fused projection with one FP8 scale, which is that of all its shards. */
+static void one_scale(void **state) {
+    (void)state;
+    static const char *const file[] = {"model_pp0_ep0_shard0", "model_pp0_ep0_shard1"};
+    static unsigned char codes[176 * 32];
+    const float scale = 0.5f;
+    built b;
+    loaded f;
+    char path[160], shape[64];
+    build_begin(&b);
+    write_config(&b, "mimo_v2", NULL);
+    for (size_t k = 0; k < 2; k++) {
+        snprintf(path, sizeof path, "tests/golden/models/mimo_v2/%s.safetensors", file[k]);
+        load(&f, path);
+        for (size_t i = 0; i < f.n; i++) {
+            const kld_tensor *t = &f.t[i];
+            bool fused = !strcmp(t->name, "model.layers.0.self_attn.qkv_proj.weight");
+            shape_text(t, shape, sizeof shape);
+            if (fused) assert_int_equal(t->shape[0] * t->shape[1], sizeof codes);
+            if (fused) build_tensor(&b, t->name, "F8_E4M3", shape, codes, sizeof codes, 0);
+            else
+                build_tensor(&b, t->name, kld_dtype_name(t->dtype), shape, f.bytes.data + t->offset,
+                             (size_t)t->bytes, 0);
+        }
+        unload(&f);
+    }
+    build_tensor(&b, "model.layers.0.self_attn.qkv_proj.weight_scale", "F32", "[]", &scale, 4, 0);
+    build_write(&b, "model.safetensors");
+    kld_model *m = tiny_open(b.dir);
+    const kld_weight *w = &m->layer[0].slot[KLD_SLOT_QKV];
+    assert_int_equal(w->format, KLD_FMT_FP8_TENSOR);
+    assert_int_equal(w->shards, 2);
+    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (unsigned char)(i / 32 % 127);
+    float row[32];
+    kld_weight_view v = {.data = codes, .scale = (const unsigned char *)&scale};
+    /* The first k row is stored after the first shard's two q heads of 24. */
+    kld_weight_decode(w, v, 96, 1, false, row);
+    assert_true(row[0] == 0.5f * kld_e4m3_to_f32(48));
+    kld_model_free(m);
+    build_end(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(resolved), cmocka_unit_test(particulars),
-                                       cmocka_unit_test(changes), cmocka_unit_test(defaults)};
+                                       cmocka_unit_test(changes), cmocka_unit_test(defaults),
+                                       cmocka_unit_test(one_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
