@@ -344,6 +344,7 @@ static kld_status check(const kld_device *dev, const struct call *c, kld_err *er
                 c->x.cols == s->hidden;
     for (size_t i = 0; fine && i < c->n; i++) {
         const kld_expert_rows *e = &c->e[i];
+        if (!e->n) continue;
         fine = e->gate->cols == s->hidden && e->gate->rows == (e->up ? inner : 2 * inner) &&
                (!e->up || (e->up->cols == s->hidden && e->up->rows == inner)) &&
                e->down->cols == inner && e->down->rows == s->hidden && e->n <= c->x.rows;
