@@ -54,9 +54,10 @@ static uint64_t weight_elements(const kld_weight *w) {
 }
 
 bool kld_model_next_weight(const kld_model *m, kld_weight_at *at) {
+    static const kld_weight absent;
     for (;; at->next++) {
         size_t i = at->next, n = KLD_SLOT_EXPERT_GATE;
-        const kld_weight *own = at->layer ? m->layer[at->layer - 1].slot : m->global, *w = NULL;
+        const kld_weight *own = at->layer ? m->layer[at->layer - 1].slot : m->global, *w = &absent;
         const kld_expert *experts = at->layer ? m->layer[at->layer - 1].expert : NULL;
         if (i < n) {
             bool shared = !at->layer && i == KLD_SLOT_HEAD && m->config.tied;
@@ -72,7 +73,7 @@ bool kld_model_next_weight(const kld_model *m, kld_weight_at *at) {
             at->next = SIZE_MAX;
             continue;
         }
-        if (!w || !w->rows) continue;
+        if (!w->rows) continue;
         at->w = w;
         at->next++;
         return true;
