@@ -3,7 +3,7 @@
 #include "loaders/arch_rows.h"
 
 #define LATENT_KEYS(eps, position)                                                                 \
-    COMMON_KEYS, DENSE_KEY, EPS_KEY(eps),                                                          \
+    COMMON_KEYS, DENSE_KEY, {"rms_norm_eps", KLD_KEY_EPS, KLD_KIND_REAL, eps, KLD_REQUIRED, NULL}, \
         {"num_key_value_heads", KLD_KEY_KV_HEADS, KLD_KIND_COUNT, KLD_DERIVED, KLD_DERIVED, NULL}, \
         {"q_lora_rank", KLD_KEY_Q_LORA, KLD_KIND_COUNT, KLD_REQUIRED, 0, NULL},                    \
         {"kv_lora_rank", KLD_KEY_KV_LORA, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},       \
