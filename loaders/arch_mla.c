@@ -3,21 +3,33 @@
 #include "loaders/arch_rows.h"
 
 #define LATENT_KEYS(eps, position)                                                                 \
-    COMMON_KEYS, DENSE_KEY, EPS_KEY(eps),                                                          \
-        KEY("num_key_value_heads", KV_HEADS, COUNT, KLD_DERIVED, KLD_DERIVED),                     \
-        KEY("q_lora_rank", Q_LORA, COUNT, KLD_REQUIRED, 0),                                        \
-        KEY("kv_lora_rank", KV_LORA, COUNT, KLD_REQUIRED, KLD_REQUIRED),                           \
-        KEY("qk_nope_head_dim", NOPE_DIM, COUNT, KLD_REQUIRED, KLD_REQUIRED),                      \
-        KEY("qk_rope_head_dim", ROPE_DIM, COUNT, KLD_REQUIRED, KLD_REQUIRED),                      \
-        KEY("v_head_dim", VALUE_DIM, COUNT, KLD_REQUIRED, KLD_REQUIRED),                           \
-        KEY("max_position_embeddings", MAX_POSITION, COUNT, position, KLD_REQUIRED),               \
-        KEY("attention_bias", ATTENTION_BIAS, FLAG, 0, KLD_REQUIRED),                              \
-        KEY_OR("n_routed_experts", "num_local_experts", EXPERTS, COUNT, KLD_REQUIRED,              \
-               KLD_REQUIRED),                                                                      \
-        KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, KLD_REQUIRED, KLD_REQUIRED),                \
-        KEY("moe_intermediate_size", EXPERT_INTERMEDIATE, COUNT, KLD_REQUIRED, KLD_REQUIRED),      \
-        KEY("n_shared_experts", SHARED_EXPERTS, COUNT, 1, 0),                                      \
-        KEY("norm_topk_prob", NORMALISE, FLAG, 1, KLD_REQUIRED)
+    COMMON_KEYS, DENSE_KEY, {"rms_norm_eps", KLD_KEY_EPS, KLD_KIND_REAL, eps, KLD_REQUIRED, NULL}, \
+        {"num_key_value_heads", KLD_KEY_KV_HEADS, KLD_KIND_COUNT, KLD_DERIVED, KLD_DERIVED, NULL}, \
+        {"q_lora_rank", KLD_KEY_Q_LORA, KLD_KIND_COUNT, KLD_REQUIRED, 0, NULL},                    \
+        {"kv_lora_rank", KLD_KEY_KV_LORA, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},       \
+        {"qk_nope_head_dim", KLD_KEY_NOPE_DIM, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},  \
+        {"qk_rope_head_dim", KLD_KEY_ROPE_DIM, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},  \
+        {"v_head_dim", KLD_KEY_VALUE_DIM, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},       \
+        {"max_position_embeddings",                                                                \
+         KLD_KEY_MAX_POSITION,                                                                     \
+         KLD_KIND_COUNT,                                                                           \
+         position,                                                                                 \
+         KLD_REQUIRED,                                                                             \
+         NULL},                                                                                    \
+        {"attention_bias", KLD_KEY_ATTENTION_BIAS, KLD_KIND_FLAG, 0, KLD_REQUIRED, NULL},          \
+        {"n_routed_experts", KLD_KEY_EXPERTS, KLD_KIND_COUNT,                                      \
+         KLD_REQUIRED,       KLD_REQUIRED,    "num_local_experts"},                                \
+        {"num_experts_per_tok", KLD_KEY_TOP_EXPERTS, KLD_KIND_COUNT,                               \
+         KLD_REQUIRED,          KLD_REQUIRED,        NULL},                                        \
+        {"moe_intermediate_size",                                                                  \
+         KLD_KEY_EXPERT_INTERMEDIATE,                                                              \
+         KLD_KIND_COUNT,                                                                           \
+         KLD_REQUIRED,                                                                             \
+         KLD_REQUIRED,                                                                             \
+         NULL},                                                                                    \
+        {"n_shared_experts", KLD_KEY_SHARED_EXPERTS, KLD_KIND_COUNT, 1, 0, NULL}, {                \
+        "norm_topk_prob", KLD_KEY_NORMALISE, KLD_KIND_FLAG, 1, KLD_REQUIRED, NULL                  \
+    }
 
 static const kld_key_row deepseek_v3_keys[] = {
     LATENT_KEYS(1e-6, 4096),

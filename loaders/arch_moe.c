@@ -34,13 +34,20 @@ static const kld_key_row mixtral_keys[] = {
 
 /* Routing of DeepSeek-V3 and what followed it. */
 #define ROUTED_KEYS(experts, top, width, scale)                                                    \
-    KEY_OR("n_routed_experts", "num_local_experts", EXPERTS, COUNT, experts, KLD_REQUIRED),        \
-        KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, top, KLD_REQUIRED),                         \
-        KEY("moe_intermediate_size", EXPERT_INTERMEDIATE, COUNT, width, KLD_REQUIRED),             \
-        KEY("n_group", GROUPS, COUNT, 1, KLD_REQUIRED),                                            \
-        KEY("topk_group", TOP_GROUPS, COUNT, 1, KLD_REQUIRED),                                     \
-        KEY("norm_topk_prob", NORMALISE, FLAG, 1, KLD_REQUIRED),                                   \
-        KEY("routed_scaling_factor", ROUTED_SCALE, REAL, scale, 1)
+    {"n_routed_experts", KLD_KEY_EXPERTS,    KLD_KIND_COUNT, experts,                              \
+     KLD_REQUIRED,       "num_local_experts"},                                                     \
+        {"num_experts_per_tok", KLD_KEY_TOP_EXPERTS, KLD_KIND_COUNT, top, KLD_REQUIRED, NULL},     \
+        {"moe_intermediate_size",                                                                  \
+         KLD_KEY_EXPERT_INTERMEDIATE,                                                              \
+         KLD_KIND_COUNT,                                                                           \
+         width,                                                                                    \
+         KLD_REQUIRED,                                                                             \
+         NULL},                                                                                    \
+        {"n_group", KLD_KEY_GROUPS, KLD_KIND_COUNT, 1, KLD_REQUIRED, NULL},                        \
+        {"topk_group", KLD_KEY_TOP_GROUPS, KLD_KIND_COUNT, 1, KLD_REQUIRED, NULL},                 \
+        {"norm_topk_prob", KLD_KEY_NORMALISE, KLD_KIND_FLAG, 1, KLD_REQUIRED, NULL}, {             \
+        "routed_scaling_factor", KLD_KEY_ROUTED_SCALE, KLD_KIND_REAL, scale, 1, NULL               \
+    }
 
 static const kld_key_row glm4_moe_keys[] = {
     COMMON_KEYS,

@@ -11,14 +11,17 @@
 #define KEY_OR(name, alias, key, kind, absent, null)                                               \
     { name, KLD_KEY_##key, KLD_KIND_##kind, absent, null, alias }
 
-/* The keys that all of them share. */
+/* The keys that all of them share; written out, because cppcheck does not expand a macro in one. */
 #define COMMON_KEYS                                                                                \
-    KEY("vocab_size", VOCAB, COUNT, KLD_REQUIRED, KLD_REQUIRED),                                   \
-        KEY("hidden_size", HIDDEN, COUNT, KLD_REQUIRED, KLD_REQUIRED),                             \
-        KEY("num_hidden_layers", LAYERS, COUNT, KLD_REQUIRED, KLD_REQUIRED),                       \
-        KEY("num_attention_heads", HEADS, COUNT, KLD_REQUIRED, KLD_REQUIRED)
-#define DENSE_KEY KEY("intermediate_size", INTERMEDIATE, COUNT, KLD_REQUIRED, KLD_REQUIRED)
-#define EPS_KEY(eps) KEY("rms_norm_eps", EPS, REAL, eps, KLD_REQUIRED)
+    {"vocab_size", KLD_KEY_VOCAB, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},               \
+        {"hidden_size", KLD_KEY_HIDDEN, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL},         \
+        {"num_hidden_layers", KLD_KEY_LAYERS, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL}, { \
+        "num_attention_heads", KLD_KEY_HEADS, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL     \
+    }
+#define DENSE_KEY                                                                                  \
+    { "intermediate_size", KLD_KEY_INTERMEDIATE, KLD_KIND_COUNT, KLD_REQUIRED, KLD_REQUIRED, NULL }
+#define EPS_KEY(eps)                                                                               \
+    { "rms_norm_eps", KLD_KEY_EPS, KLD_KIND_REAL, eps, KLD_REQUIRED, NULL }
 
 #define NORM_IF(slot, name, dim, when)                                                             \
     {                                                                                              \

@@ -62,7 +62,9 @@ static kld_status compile(kld_pattern *p, const char *text, kld_err *err) {
     }
     pcre2_compile_context_free(c);
     pcre2_general_context_free(g);
-    return (!p->found || !p->limits) && code == OUT_OF_HEAP ? no_memory(err) : KLD_OK;
+    if ((p->found && p->limits) || code != OUT_OF_HEAP) return KLD_OK;
+    kld_pattern_free(p);
+    return no_memory(err);
 }
 
 kld_status kld_pattern_init(kld_pattern *p, kld_match_rule rule, const char *text, kld_err *err) {

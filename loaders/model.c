@@ -54,17 +54,18 @@ static uint64_t weight_elements(const kld_weight *w) {
 }
 
 bool kld_model_next_weight(const kld_model *m, kld_weight_at *at) {
+    static const kld_weight absent;
     for (;; at->next++) {
         size_t i = at->next, n = KLD_SLOT_EXPERT_GATE;
-        const kld_layer *l = at->layer ? &m->layer[at->layer - 1] : NULL;
-        const kld_weight *w = NULL;
+        const kld_weight *own = at->layer ? m->layer[at->layer - 1].slot : m->global, *w = &absent;
+        const kld_expert *experts = at->layer ? m->layer[at->layer - 1].expert : NULL;
         if (i < n) {
-            bool shared = !l && i == KLD_SLOT_HEAD && m->config.tied;
+            bool shared = !at->layer && i == KLD_SLOT_HEAD && m->config.tied;
             at->slot = (kld_slot)i;
-            if (!shared) w = l ? &l->slot[i] : &m->global[i];
-        } else if (l && l->expert && (i - n) / 3 < m->config.router.experts) {
+            if (!shared) w = &own[i];
+        } else if (experts && (i - n) / 3 < m->config.router.experts) {
             at->expert = (i - n) / 3;
-            const kld_expert *e = &l->expert[at->expert];
+            const kld_expert *e = &experts[at->expert];
             at->slot = (kld_slot)(n + (i - n) % 3);
             w = (i - n) % 3 == 0 ? &e->gate : (i - n) % 3 == 1 ? &e->up : &e->down;
         } else {
@@ -72,7 +73,7 @@ bool kld_model_next_weight(const kld_model *m, kld_weight_at *at) {
             at->next = SIZE_MAX;
             continue;
         }
-        if (!w || !w->rows) continue;
+        if (!w->rows) continue;
         at->w = w;
         at->next++;
         return true;

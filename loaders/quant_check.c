@@ -109,7 +109,8 @@ kld_status kld_weight_check(const kld_weight *w, kld_weight_view v, size_t line0
                             uint64_t *nonfinite, kld_err *err) {
     size_t per_row = w->groups;
     if (nonfinite && !kld_format_bits(w->format))
-        *nonfinite += count_nonfinite(w->data->dtype, v.data, n * (w->in_major ? w->rows : w->cols));
+        *nonfinite +=
+            count_nonfinite(w->data->dtype, v.data, n * (w->in_major ? w->rows : w->cols));
     switch (w->format) {
     case KLD_FMT_NVFP4:
         TRY(check_scalar(w->global, v.global, err));

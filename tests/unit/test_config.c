@@ -168,7 +168,8 @@ static void rope_defaults(void **state) {
         "{\"max_position_embeddings\":131072,\"rope_theta\":1000000.0,"
         "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,\"beta_fast\":0,"
         "\"original_max_position_embeddings\":32768,\"mscale\":1.0,\"mscale_all_dim\":1.0}}";
-    const kld_rope_source src = {.theta_key = "rope_theta", .theta = 10000, .scaling = true, .partial_default = 1};
+    const kld_rope_source src = {
+        .theta_key = "rope_theta", .theta = 10000, .scaling = true, .partial_default = 1};
     json_t *c;
     kld_rope r;
     kld_err err = {0};

@@ -462,8 +462,9 @@ static void units(void **state) {
 static void no_memory(void **state) {
     char *ref = t_path(*state, "m.zst");
     write_capture(ref, 2, 4, 100, 12, 1, NULL);
-    const char *const path[] = {"tests/golden/models/qwen3-nvfp4-modelopt", ref};
-    for (size_t k = 0; k < 2; k++) {
+    const char *const path[] = {"tests/golden/models/qwen3-nvfp4-modelopt", ref,
+                                "tests/golden/models/glm_moe_dsa"};
+    for (size_t k = 0; k < 3; k++) {
         size_t n = 1;
         for (kld_status st = KLD_E_NOMEM; st != KLD_OK; n++) {
             json_t *v;

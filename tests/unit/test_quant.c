@@ -288,6 +288,39 @@ static void ignore_lists(void **state) {
     assert_true(matches(KLD_MATCH_QUARK, "*q_proj", q));
     assert_false(matches(KLD_MATCH_QUARK, "q_proj", q));
     assert_true(matches(KLD_MATCH_SUBSTRING, "attn", q));
+    assert_true(matches(KLD_MATCH_PREFIX, "self_attn.q_proj", q)); /* last components */
+    assert_false(matches(KLD_MATCH_PREFIX, "attn.q_proj", q));
+}
+
+/* A layer's number in an entry rules out other layers, but only where it must be in what matches.
+ */
+static void layer_numbers(void **state) {
+    (void)state;
+    static const char three[] = "model.layers.3.mlp.gate", thirty[] = "model.layers.30.mlp.gate";
+    static const struct {
+        kld_match_rule rule;
+        const char *entry;
+        bool three, thirty;
+    } all[] = {
+        {KLD_MATCH_CT, "re:.*layers\\.3\\.mlp", true, false},
+        {KLD_MATCH_CT, "re:.*layers.3.*mlp", true, true},
+        {KLD_MATCH_CT, "re:.*layers\\.3\\.attn|.*layers\\.30\\.mlp", false, true},
+        {KLD_MATCH_CT, "re:(?!.*layers\\.3\\.).*mlp", false, true},
+        {KLD_MATCH_CT, "re:.*layers\\.3[0-9]?\\.", true, true},
+        {KLD_MATCH_CT, "re:.*(layers\\.3\\.)?.*gate", true, true},
+        {KLD_MATCH_CT, "language_model.layers.30.mlp.gate", false, true},
+        {KLD_MATCH_GLOB, "*layers.3*", true, true},
+        {KLD_MATCH_GLOB, "*layers.3.*", true, false},
+        {KLD_MATCH_GLOB, "*layers.[!3].*", false, false},
+        {KLD_MATCH_GLOB, "layers.3", true, false},
+        {KLD_MATCH_PREFIX, "model.layers.3", true, false},
+        {KLD_MATCH_SUBSTRING, "layers.30.", false, true},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (matches(all[i].rule, all[i].entry, three) != all[i].three ||
+            matches(all[i].rule, all[i].entry, thirty) != all[i].thirty)
+            fail_msg("%s", all[i].entry);
+    }
 }
 
 static void globs(void **state) {
@@ -311,6 +344,7 @@ int main(void) {
         cmocka_unit_test(decode),        cmocka_unit_test(nvfp4_examples),
         cmocka_unit_test(mxfp4_example), cmocka_unit_test(fp8_example),
         cmocka_unit_test(bad_scales),    cmocka_unit_test(nonfinite_values),
-        cmocka_unit_test(ignore_lists),  cmocka_unit_test(globs)};
+        cmocka_unit_test(ignore_lists),  cmocka_unit_test(layer_numbers),
+        cmocka_unit_test(globs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
