@@ -10,6 +10,7 @@
 #include "kld/base/json.h"
 #include "kld/base/status.h"
 #include "kld/store/records.h"
+#include "loaders/act_declared.h"
 #include "loaders/model.h"
 #include "logits/backend.h"
 #include <stdbool.h>
@@ -65,8 +66,18 @@ typedef struct kld_route_io {
     bool ids_only;
 } kld_route_io;
 
+/* Inputs of products with quantized weights. */
+typedef enum kld_activations {
+    KLD_ACTIVATIONS_WEIGHTS_ONLY, /* as they are */
+    KLD_ACTIVATIONS_AS_DECLARED   /* quantized as kld_weight.act says: the model went through
+                                     kld_act_resolve */
+} kld_activations;
+const char *kld_activations_name(kld_activations a); /* "weights-only", "as-declared" */
+
 typedef struct kld_engine_options {
     kld_precision precision;
+    kld_activations activations;
+    kld_fused_scale fused; /* what the model was resolved with; for the identity alone */
     size_t vocab;     /* columns used in the softmax; 1..config.vocab */
     size_t top_k;     /* at most this many ids a position; >= 1 */
     size_t min_k;     /* at least this many (or vocab); <= top_k */
@@ -136,8 +147,11 @@ KLD_NODISCARD kld_status kld_engine_check(const kld_model *m, const kld_backend 
                                           kld_err *err);
 
 /* Identity of the arithmetic, for the capture header: flat JSON object (owned by the caller)
- * with "version", "backend", "device", "blas", "precision", "accumulate", "activations", "chunk",
- * and "arithmetic": one string that is equal exactly when results are comparable. */
+ * with "version", "backend", "device", "blas", "precision", "accumulate", "activations"
+ * (kld_activations_name), "chunk", with as-declared "fused_input_scale" (kld_fused_scale_name), and
+ * "arithmetic": one string that is equal exactly when results are those of the same arithmetic.
+ * How inputs are quantized is its end, from KLD_ARITHMETIC_INPUTS (kld/store/capture.h) on, and
+ * absent for weights-only: it belongs to the checkpoint rather than to the engine. */
 KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
                                              const kld_engine_options *opt, json_t **out,
                                              kld_err *err);

@@ -43,6 +43,7 @@ typedef struct kld_graph {
     const kld_backend *be;
     kld_device *dev; /* borrowed */
     kld_precision precision;
+    kld_activations activations;
     kld_view x; /* residual rows F32 [max_rows][hidden] when they are not resident */
     kld_view h; /* normed rows ACT [max_rows][hidden] */
     kld_view post;              /* what a block gives, F32 [max_rows][hidden], before its norm */
@@ -79,9 +80,16 @@ uint64_t kld_graph_rope_bytes(const kld_model *m, size_t positions);
 /* KLD_E_NOMEM, KLD_E_DEVICE.  g is then empty; kld_graph_close is always fine. */
 KLD_NODISCARD kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_schedule *s,
                                         const kld_backend *be, kld_device *dev,
-                                        const kld_device_spec *spec, bool resident,
+                                        const kld_device_spec *spec,
+                                        kld_activations activations, bool resident,
                                         size_t positions, kld_err *err);
 void kld_graph_close(kld_graph *g);
+
+/* How the input of a weight's product is quantized: its own w->act, but of KLD_SLOT_O what attention
+ * gives lacks config.value_scale, which is in the weight's factor instead, so that scales are those
+ * of the smaller or larger input.  KLD_E_UNSUPPORTED  a format whose scales are powers of two. */
+KLD_NODISCARD kld_status kld_graph_input(const kld_config *c, kld_slot slot, const kld_weight *w,
+                                         kld_act_quant *out, kld_err *err);
 
 /* Decode a stage that reader gave into g->w or g->expert; this is the reader's device number d. */
 KLD_NODISCARD kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader,

@@ -2,6 +2,7 @@
 #include "kld/base/num.h"
 #include "kld/base/system.h"
 #include "kld/base/version.h"
+#include "kld/store/capture.h"
 #include "logits/run.h"
 
 #include <stdio.h>
@@ -19,7 +20,8 @@ static uint32_t formats_of(const kld_model *m) {
 }
 
 /* Widest buffers of any layer. */
-static void widen(const kld_model *m, kld_device_spec *s, size_t *widest) {
+static void widen(const kld_model *m, const kld_engine_options *opt, kld_device_spec *s,
+                  size_t *widest) {
     const kld_config *c = &m->config;
     *widest = num_max(num_max(c->intermediate, c->shared_intermediate), c->hidden);
     for (size_t l = 0; l < c->layers; l++) {
@@ -30,6 +32,11 @@ static void widen(const kld_model *m, kld_device_spec *s, size_t *widest) {
         s->head_dim = num_max(s->head_dim, num_max(a->head_dim, a->value_dim));
         s->kv_cols = num_max(s->kv_cols, kv);
         for (size_t i = 0; i < y->n_sub; i++) s->blocks |= 1u << y->sub[i].block;
+    }
+    for (kld_weight_at at = {0}; opt->activations && kld_model_next_weight(m, &at);) {
+        if (at.w->act.format == KLD_AQ_NONE) continue;
+        s->act_formats |= 1u << at.w->act.format;
+        if (at.slot < KLD_SLOT_EXPERT_GATE) s->act_cols = num_max(s->act_cols, at.w->cols);
     }
     for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
         if (at.w->bias && at.slot != KLD_SLOT_O && at.slot != KLD_SLOT_DOWN)
@@ -54,7 +61,7 @@ static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
                          .formats = formats_of(m),
                          .activations = 1u << c->activation};
     size_t widest, chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
-    widen(m, &s, &widest);
+    widen(m, opt, &s, &widest);
     size_t batch = num_max(1, (be->batch_rows(widest) / KLD_CHUNK) >> halvings);
     size_t head = num_max(1, (be->head_rows() / KLD_CHUNK) >> halvings);
     s.max_rows = num_min(batch, chunks) * KLD_CHUNK;
@@ -201,13 +208,23 @@ static kld_status set(json_t *obj, const char *key, const char *text, kld_err *e
     return KLD_OK;
 }
 
+const char *kld_activations_name(kld_activations a) {
+    return a == KLD_ACTIVATIONS_AS_DECLARED ? "as-declared" : "weights-only";
+}
+
 kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_options *opt,
                                json_t **out, kld_err *err) {
     *out = NULL;
     kld_device_identity id;
     backend->identity(opt->precision, opt->n_devices ? opt->devices[0] : 0, &id);
     bool bf16 = opt->precision == KLD_PRECISION_BF16;
-    char chunk[32];
+    bool declared = opt->activations == KLD_ACTIVATIONS_AS_DECLARED;
+    const char *fused = kld_fused_scale_name(opt->fused);
+    char chunk[32], arithmetic[sizeof id.arithmetic + 128];
+    snprintf(arithmetic, sizeof arithmetic, "%s%s%s%s%s", id.arithmetic,
+             declared ? KLD_ARITHMETIC_INPUTS : "",
+             declared ? kld_activations_name(opt->activations) : "", declared ? ", scales " : "",
+             declared ? fused : "");
     snprintf(chunk, sizeof chunk, "%d", KLD_CHUNK);
     json_t *obj = json_object();
     if (!obj) return kld_fail(err, KLD_E_NOMEM, "out of memory");
@@ -219,9 +236,10 @@ kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_opti
     TRY_TO(fail, set(obj, "blas", id.blas, err));
     TRY_TO(fail, set(obj, "precision", bf16 ? "bf16" : "fp32", err));
     TRY_TO(fail, set(obj, "accumulate", "fp32", err));
-    TRY_TO(fail, set(obj, "activations", bf16 ? "bf16" : "fp32", err));
+    TRY_TO(fail, set(obj, "activations", kld_activations_name(opt->activations), err));
+    if (declared) TRY_TO(fail, set(obj, "fused_input_scale", fused, err));
     TRY_TO(fail, set(obj, "chunk", chunk, err));
-    TRY_TO(fail, set(obj, "arithmetic", id.arithmetic, err));
+    TRY_TO(fail, set(obj, "arithmetic", arithmetic, err));
     *out = obj;
     return KLD_OK;
 fail:

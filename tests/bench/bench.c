@@ -157,7 +157,7 @@ static void body_open(const kld_device_spec *spec) {
     add_slot(KLD_SLOT_UP, 12288, 4096);
     add_slot(KLD_SLOT_DOWN, 4096, 12288);
     kld_err err = {0};
-    need(kld_graph_open(&body.g, &body.m, be, dev, spec, true, window, &err), &err);
+    need(kld_graph_open(&body.g, &body.m, be, dev, spec, KLD_ACTIVATIONS_WEIGHTS_ONLY, true, window, &err), &err);
     for (kld_slot s = KLD_SLOT_ATTN_NORM; s < KLD_SLOT_COUNT; s++)
         prepare_slot(s, body.layer.slot[s].cols == 1 ? KLD_USE_VECTOR : KLD_USE_MATRIX);
     body.x = (kld_view){random_device(n_rows * c->hidden, 4, 1), n_rows, c->hidden, c->hidden,
