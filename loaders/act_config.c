@@ -338,6 +338,8 @@ static int rank_of(const kld_pattern *p) {
 
 kld_status kld_act_config_of(kld_act_config *c, const char *module, kld_act_said *out,
                              kld_err *err) {
+    kld_module_names names;
+    kld_module_names_init(&names, module);
     *out = c->otherwise;
     for (int set = 0; set < SETS; set++) {
         int best = 3;
@@ -345,7 +347,7 @@ kld_status kld_act_config_of(kld_act_config *c, const char *module, kld_act_said
             const rule *r = &c->rule[i];
             bool hit;
             if (r->set != set || rank_of(&r->pattern) >= best) continue;
-            TRY(kld_pattern_match_any(&r->pattern, module, "Linear", &hit, err));
+            TRY(kld_pattern_match_any(&r->pattern, &names, "Linear", &hit, err));
             if (!hit) continue;
             best = rank_of(&r->pattern);
             *out = r->said;

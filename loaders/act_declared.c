@@ -2,12 +2,12 @@
 
 #include "loaders/act_config.h"
 #include "loaders/bind.h"
+#include "loaders/match.h"
+#include "loaders/quant_config.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { MAX_NAME = 1024 };
 
 const char *kld_fused_scale_name(kld_fused_scale f) { return f == KLD_FUSED_MAX ? "max" : "own"; }
 
@@ -41,14 +41,13 @@ static kld_act_format by_tensors(const kld_weight *w, const char **refused) {
     }
 }
 
-static kld_status declare(kld_act_config *c, kld_weight *w, kld_err *err) {
-    char module[MAX_NAME];
+static kld_status declare(kld_act_config *c, kld_weight *w, kld_slot slot, kld_err *err) {
+    char module[KLD_NAME_MAX];
     kld_act_said said;
     w->act = (kld_act_quant){0};
     w->act_refused = NULL;
     if (is_dense(w->format)) return KLD_OK;
-    const char *dot = strrchr(w->data->name, '.');
-    snprintf(module, sizeof module, "%.*s", (int)(dot ? dot - w->data->name : 0), w->data->name);
+    kld_quant_module(w, slot, module, sizeof module);
     TRY(kld_act_config_of(c, module, &said, err));
     bool other = said.formats && !(said.formats >> w->format & 1u);
     if (said.by_tensors || (other && w->input_scale)) {
@@ -69,7 +68,7 @@ kld_status kld_act_declare(kld_model *m, kld_err *err) {
     TRY(kld_act_config_open(&c, m, err));
     kld_status st = KLD_OK;
     for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
-        st = declare(c, writable(m, &at), err);
+        st = declare(c, writable(m, &at), at.slot, err);
     kld_act_config_close(c);
     /* A tied head is the embedding, which is dense. */
     return st;

@@ -31,11 +31,17 @@ const kld_tensor_row kld_model_rows[3] = {
      false},
 };
 
-const kld_arch *kld_arch_find(const char *architecture) {
+static bool listed(const char *const *list, const char *text) {
+    for (; list && *list; list++)
+        if (!strcmp(*list, text)) return true;
+    return false;
+}
+
+const kld_arch *kld_arch_find(const char *architecture, bool wrapped, const char *text_type) {
     for (const kld_arch *const *row = kld_archs; *row; row++) {
-        for (const char *const *a = (*row)->architectures; *a; a++) {
-            if (!strcmp(*a, architecture)) return *row;
-        }
+        if (listed((*row)->architectures, architecture)) return *row;
+        if (!wrapped || !listed((*row)->wrappers, architecture)) continue;
+        if (text_type ? listed((*row)->text_types, text_type) : (*row)->text_default) return *row;
     }
     return NULL;
 }
@@ -69,8 +75,9 @@ const char *const kld_config_ignored[] = {
     "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
     "num_logits_to_keep", "logits_to_keep", "router_jitter_noise", "num_nextn_predict_layers",
     "num_mtp_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "ep_size", "auto_map",
-    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length", "trust_remote_code",
-    "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
+    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length",
+    "trust_remote_code", "tf_legacy_loss", "use_bfloat16", "quantization_config",
+    "compression_config", NULL};
 
 const kld_assert_row kld_config_asserts[] = {
     {"is_encoder_decoder", "false"},  {"is_decoder", "false|true"},
@@ -79,7 +86,7 @@ const kld_assert_row kld_config_asserts[] = {
     {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1|null"},
     {"rope_interleaved", "false"},    {"partial_rotary_factor", "1.0|1|null"},
     {"use_mrope", "false"},           {"use_bidirectional_attention", "false|null"},
-    
+
 };
 const size_t kld_n_config_asserts = sizeof kld_config_asserts / sizeof *kld_config_asserts;
 
@@ -114,8 +121,11 @@ const char *const kld_skip_suffixes[] = {".rotary_emb.inv_freq",
                                          NULL};
 
 const kld_prefix kld_prefixes[] = {
-    {"model.", "lm_head"},
-    {"model.language_model.", "lm_head"},
-    {"language_model.model.", "language_model.lm_head"},
+    {"model.", "layers.", "lm_head"},
+    {"model.language_model.", "layers.", "lm_head"},
+    {"language_model.model.", "layers.", "language_model.lm_head"},
+    {"language_model.model.", "blocks.", "language_model.lm_head"}, /* Kimi, by transformers */
+    {"language_model.", "layers.", "language_model.lm_head"},       /* repacks of Kimi */
+    {"language_model.", "layers.", "lm_head"},
 };
 const size_t kld_n_prefixes = sizeof kld_prefixes / sizeof *kld_prefixes;

@@ -62,7 +62,10 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
     const kld_expert_row *row = b->r->arch->experts;
     size_t n = b->r->config.router.experts;
     char full[KLD_MAX_NAME], found[160];
-    *w = (kld_weight){.rows = rows, .cols = cols, };
+    *w = (kld_weight){
+        .rows = rows,
+        .cols = cols,
+    };
     snprintf(full, sizeof full, "%s.%s", base, name);
     if (kld_bind_find(b, full, NULL)) {
         w->in_major = row->in_major;
@@ -149,7 +152,7 @@ kld_status kld_bind_experts(kld_binder *b, size_t l, kld_err *err) {
     if (c->router.experts > b->m->ckpt.total_bytes)
         return kld_fail(err, KLD_E_INPUT, "%zu experts do not fit the file", c->router.experts);
     TRY(ARENA_ARRAY(&b->m->arena, &layer->expert, c->router.experts, err));
-    snprintf(base, sizeof base, "%slayers.%zu.%s", b->prefix->layers, l, row->prefix);
+    snprintf(base, sizeof base, "%s%s%zu.%s", b->prefix->base, b->prefix->part, l, row->prefix);
     snprintf(stem, sizeof stem, "%s.gate_up_proj", base);
     return kld_bind_has(b, stem) ? bind_stacked(b, base, layer, err)
                                  : bind_split(b, base, layer, err);

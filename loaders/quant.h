@@ -65,9 +65,9 @@ typedef struct kld_weight {
     kld_act_quant act;
     const char *act_refused;
     bool in_major; /* dense values are stored as [cols][rows] */
-    /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded rows
-     * are the first parts of all shards, then the second, then the third.  FP8 blocks begin anew in
-     * every shard.  0 = as stored. */
+    /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded
+     * rows are the first parts of all shards, then the second, then the third.  FP8 blocks begin
+     * anew in every shard.  0 = as stored. */
     size_t shards, shard_rows[3];
 } kld_weight;
 

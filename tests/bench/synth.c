@@ -1,5 +1,5 @@
 /* Checkpoints of true shapes with random weights, and suites of random ids, for timing.
- *   synth SIZE FORMAT DIR [LAYERS]        SIZE: 1b 8b 70b   FORMAT: bf16 nvfp4 mxfp4
+ *   synth SIZE FORMAT DIR [LAYERS]        SIZE: 1b 8b 70b 30b-a3b   FORMAT: bf16 nvfp4 mxfp4
  *   synth suite VOCAB WINDOWS LENGTH FILE
  * Values are taken at varying places of a few MiB of good random ones: plausible, finite, and as
  * fast as the disk. */
@@ -18,21 +18,26 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_TENSORS = 8192, POOL = 8 << 20, PIECE = 4 << 20, NAME = 96 };
+enum { MAX_TENSORS = 32768, POOL = 8 << 20, PIECE = 4 << 20, NAME = 96 };
 #define SHARD_BYTES ((uint64_t)5 << 30)
 
-typedef enum kind { WEIGHT, NORM, CODES, E4M3, E8M0, GLOBAL, KINDS } kind;
+typedef enum kind { WEIGHT, NORM, CODES, E4M3, E8M0, GLOBAL, BIAS, KINDS } kind;
 
 typedef struct shape {
     const char *name, *family;
     size_t hidden, intermediate, layers, heads, kv, dim, vocab;
     bool tied, qk_norm;
+    /* Latent attention and experts: DeepSeek's tensors.  heads of nope + rope and `dim` values. */
+    size_t q_lora, kv_lora, nope, rope, experts, chosen, width;
 } shape;
 
 static const shape shapes[] = {
-    {"1b", "Qwen3ForCausalLM", 1024, 3072, 28, 16, 8, 128, 151936, true, true},
-    {"8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, false, true},
-    {"70b", "LlamaForCausalLM", 8192, 28672, 80, 64, 8, 128, 128256, false, false},
+    {"1b", "Qwen3ForCausalLM", 1024, 3072, 28, 16, 8, 128, 151936, true, true, 0, 0, 0, 0, 0, 0, 0},
+    {"8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, false, true, 0, 0, 0, 0, 0, 0, 0},
+    {"70b", "LlamaForCausalLM", 8192, 28672, 80, 64, 8, 128, 128256, false, false, 0, 0, 0, 0, 0, 0, 0},
+    /* GLM-4.7-Flash */
+    {"30b-a3b", "Glm4MoeLiteForCausalLM", 2048, 10240, 47, 20, 20, 256, 154880, false, false, 768,
+     512, 192, 64, 64, 4, 1536},
 };
 
 typedef struct plan {
@@ -82,6 +87,7 @@ static void fill_pools(void) {
     }
     float global = 0.008f; /* codes have a deviation near 3: weights one near 0.025 */
     memcpy(pool[GLOBAL], &global, 4);
+    memset(pool[BIAS], 0, POOL + PIECE);
 }
 
 static void add(plan *p, kind k, kld_dtype type, size_t rows, size_t cols, const char *name) {
@@ -119,6 +125,39 @@ static void norm(plan *p, size_t layer, const char *part, size_t n) {
     add(p, NORM, KLD_BF16, n, 0, name);
 }
 
+static void mlp(plan *p, size_t l, const char *at, size_t width) {
+    static const char *const part[] = {"gate_proj", "up_proj", "down_proj"};
+    for (size_t i = 0; i < 3; i++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.40s.%s", at, part[i]);
+        linear(p, l, name, i < 2 ? width : p->s->hidden, i < 2 ? p->s->hidden : width);
+    }
+}
+
+static void mixture(plan *p, size_t l) {
+    char name[NAME];
+    snprintf(name, sizeof name, "model.layers.%zu.mlp.gate.weight", l);
+    add(p, WEIGHT, KLD_BF16, p->s->experts, p->s->hidden, name);
+    snprintf(name, sizeof name, "model.layers.%zu.mlp.gate.e_score_correction_bias", l);
+    add(p, BIAS, KLD_F32, p->s->experts, 0, name);
+    for (size_t e = 0; e < p->s->experts; e++) {
+        snprintf(name, sizeof name, "mlp.experts.%zu", e);
+        mlp(p, l, name, p->s->width);
+    }
+    mlp(p, l, "mlp.shared_experts", p->s->width);
+}
+
+static void latent_attention(plan *p, size_t l) {
+    const shape *s = p->s;
+    norm(p, l, "self_attn.q_a_layernorm", s->q_lora);
+    norm(p, l, "self_attn.kv_a_layernorm", s->kv_lora);
+    linear(p, l, "self_attn.q_a_proj", s->q_lora, s->hidden);
+    linear(p, l, "self_attn.q_b_proj", s->heads * (s->nope + s->rope), s->q_lora);
+    linear(p, l, "self_attn.kv_a_proj_with_mqa", s->kv_lora + s->rope, s->hidden);
+    linear(p, l, "self_attn.kv_b_proj", s->heads * (s->nope + s->dim), s->kv_lora);
+    linear(p, l, "self_attn.o_proj", s->hidden, s->heads * s->dim);
+}
+
 static void tensors(plan *p, size_t layers) {
     const shape *s = p->s;
     size_t q = s->heads * s->dim, kv = s->kv * s->dim;
@@ -126,15 +165,19 @@ static void tensors(plan *p, size_t layers) {
     for (size_t l = 0; l < layers; l++) {
         norm(p, l, "input_layernorm", s->hidden);
         norm(p, l, "post_attention_layernorm", s->hidden);
+        if (s->experts) {
+            latent_attention(p, l);
+            if (l) mixture(p, l);
+            else mlp(p, l, "mlp", s->intermediate);
+            continue;
+        }
         if (s->qk_norm) norm(p, l, "self_attn.q_norm", s->dim);
         if (s->qk_norm) norm(p, l, "self_attn.k_norm", s->dim);
         linear(p, l, "self_attn.q_proj", q, s->hidden);
         linear(p, l, "self_attn.k_proj", kv, s->hidden);
         linear(p, l, "self_attn.v_proj", kv, s->hidden);
         linear(p, l, "self_attn.o_proj", s->hidden, q);
-        linear(p, l, "mlp.gate_proj", s->intermediate, s->hidden);
-        linear(p, l, "mlp.up_proj", s->intermediate, s->hidden);
-        linear(p, l, "mlp.down_proj", s->hidden, s->intermediate);
+        mlp(p, l, "mlp", s->intermediate);
     }
     add(p, NORM, KLD_BF16, s->hidden, 0, "model.norm.weight");
     if (!s->tied) add(p, WEIGHT, KLD_BF16, s->vocab, s->hidden, "lm_head.weight");
@@ -190,6 +233,18 @@ static void write_config(const plan *p, const char *dir, size_t layers) {
         (json_int_t)s->dim, "vocab_size", (json_int_t)s->vocab, "rms_norm_eps", 1e-6, "rope_theta",
         1e6, "tie_word_embeddings", (int)s->tied, "hidden_act", "silu", "torch_dtype", "bfloat16");
     if (!c) die("out of memory", NULL);
+    if (s->experts) {
+        json_t *more = json_pack(
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:f, s:b}", "q_lora_rank",
+            (json_int_t)s->q_lora, "kv_lora_rank", (json_int_t)s->kv_lora, "qk_nope_head_dim",
+            (json_int_t)s->nope, "qk_rope_head_dim", (json_int_t)s->rope, "v_head_dim",
+            (json_int_t)s->dim, "n_routed_experts", (json_int_t)s->experts, "num_experts_per_tok",
+            (json_int_t)s->chosen, "moe_intermediate_size", (json_int_t)s->width,
+            "n_shared_experts", 1, "n_group", 1, "topk_group", 1, "first_k_dense_replace", 1,
+            "routed_scaling_factor", 1.8, "norm_topk_prob", 1);
+        if (!more || json_object_update(c, more) != 0) die("out of memory", NULL);
+        json_decref(more);
+    }
     if (p->bits == 16) {
         kld_buf b = {0};
         snprintf(path, sizeof path, "%s/config.json", dir);
@@ -285,7 +340,7 @@ int main(int argc, char **argv) {
                    argc > 4 ? strtoul(argv[4], NULL, 10) : shapes[i].layers);
         return 0;
     }
-    fprintf(stderr, "usage: synth 1b|8b|70b bf16|nvfp4|mxfp4 DIR [LAYERS]\n"
+    fprintf(stderr, "usage: synth 1b|8b|70b|30b-a3b bf16|nvfp4|mxfp4 DIR [LAYERS]\n"
                     "       synth suite VOCAB WINDOWS LENGTH FILE\n");
     return 2;
 }

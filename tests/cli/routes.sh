@@ -1,0 +1,88 @@
+# Routes: the four cells of a reference and a candidate, resuming, and what cannot be replayed.
+. "$(dirname "$0")/lib/t.sh"
+# A tokenizer of 96 ids (!, ", ... `) and windows of ids.
+cp -r "$models/glm4_moe" ref
+awk 'BEGIN {
+    printf "{\"version\": \"1.0\", \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {"
+    for (i = 0; i < 96; i++) {
+        c = sprintf("%c", 33 + i % 94)
+        if (i >= 94) c = i == 94 ? "\xc2\xa1" : "\xc2\xa2"
+        if (c == "\"" || c == "\\") c = "\\" c
+        printf "%s\"%s\": %d", i ? ", " : "", c, i
+    }
+    print "}, \"merges\": []}}"
+}' >ref/tokenizer.json
+awk 'BEGIN {
+    for (w = 0; w < 24; w++) {
+        s = ""
+        for (t = 0; t < 90 + w; t++) { x = (x * 1103515245 + 12345 + w) % 2147483648; s = s (t ? "," : "") int(x / 65536) % 96 }
+        printf "{\"ids\":[%s],\"cluster\":\"c%d\"}\n", s, w % 6
+    }
+}' >text.jsonl
+expect 0 "$kld" suite build --jsonl text.jsonl --tokenizer ref --window 256 -o s.jsonl
+expect 0 "$kld" quantize --model ref -o cand --format nvfp4
+capture() { "$kld" capture --quiet --suite s.jsonl "$@"; }
+expect 0 capture --model ref -o plain.zst
+expect 0 capture --model ref -o b.zst --routes capture
+expect 0 capture --model cand --ref b.zst -o q.zst --routes capture
+expect 0 capture --model cand --ref b.zst -o bq.zst --routes replay=b.zst
+expect 0 capture --model ref --ref b.zst -o qb.zst --routes replay=q.zst
+expect 0 capture --model ref --ref b.zst -o bb.zst --routes replay=b.zst
+expect 0 capture --model cand --ref b.zst -o ids.zst --routes replay-ids=b.zst
+expect 0 "$kld" verify b.zst q.zst bq.zst qb.zst bb.zst ids.zst
+
+# Its own routes change nothing; another's do.
+expect 0 "$kld" compare plain.zst b.zst --json
+[ "$(field out mean)" = 0.0 ] || fail "keeping routes changed the result"
+expect 0 "$kld" compare b.zst bb.zst --json
+[ "$(field out mean)" = 0.0 ] || fail "its own routes, replayed: KL $(field out mean)"
+[ "$(field out max)" = 0.0 ] || fail "its own routes, replayed: largest KL $(field out max)"
+for c in q bq qb ids; do
+    expect 0 "$kld" compare b.zst $c.zst --json
+    field out mean >mean.$c
+done
+[ "$(sort -u mean.q mean.bq mean.qb mean.ids | wc -l)" = 4 ] || fail "cells agree: $(cat mean.*)"
+
+# Killed in between, the resumed capture is the same, routes of finished layers included.
+start=$(date +%s%N)
+expect 0 capture --model cand --ref b.zst -o whole.zst --routes capture
+took=$((($(date +%s%N) - start) / 1000000))
+cmp q.zst whole.zst || fail "two captures with routes differ"
+for i in 1 2 3 4 5 6; do
+    rm -rf part.zst*
+    mode=
+    for round in 1 2 3 4; do
+        "$kld" capture --quiet --suite s.jsonl --model cand --ref b.zst -o part.zst --routes capture $mode >out 2>err &
+        pid=$!
+        ms=$((took / 20 + (RANDOM * 32768 + RANDOM) % (took > 20 ? took : 20)))
+        sleep "$(awk -v m=$ms 'BEGIN{print m/1000}')"
+        kill -9 $pid 2>/dev/null
+        wait $pid 2>/dev/null
+        [ -e part.zst ] && break
+        mode=--resume
+    done
+    [ -e part.zst ] || expect 0 capture --model cand --ref b.zst -o part.zst --routes capture --resume
+    cmp whole.zst part.zst || fail "round $i: the resumed capture differs"
+done
+
+# What cannot be replayed.
+expect 3 capture --model ref --ref b.zst -o x.zst --routes replay=plain.zst
+says 'keeps no routes; capture it with --routes capture'
+expect 3 capture --model ref --ref b.zst -o x.zst --routes replay=bq.zst
+says 'it was replayed'
+expect 0 "$kld" suite build --jsonl text.jsonl --tokenizer ref --window 128 -o other.jsonl
+expect 3 "$kld" capture --quiet --suite other.jsonl --model ref -o x.zst --routes replay=b.zst
+says 'is of another suite'
+cp -r "$models/glm_moe_dsa" wide && cp ref/tokenizer.json wide/
+expect 3 capture --model wide -o x.zst --routes replay=b.zst
+says 'not the same architecture'
+cp -r "$models/gemma3" dense && cp ref/tokenizer.json dense/
+expect 4 capture --model dense -o x.zst --routes capture
+says 'without experts'
+expect 2 "$kld" capture --suite s.jsonl --model ref -o x.zst --routes replay=
+[ ! -e x.zst ] && [ ! -e x.zst.partial ] || fail "a refused capture left a file"
+# A damaged byte in the source is found before anything is computed.
+cp b.zst bad.zst
+printf '\377' | dd of=bad.zst bs=1 seek=3000 conv=notrunc status=none
+expect 3 capture --model cand --ref b.zst -o x.zst --routes replay=bad.zst
+says 'bad.zst'
