@@ -86,7 +86,9 @@ static struct ct_args ct_read(const json_t *a) {
     t.bits = bits ? (long long)json_integer_value(bits) : 8;
     t.group = (long long)json_integer_value(json_object_get(a, "group_size"));
     t.symmetric = !json_is_false(json_object_get(a, "symmetric"));
-    t.dynamic = json_is_true(dynamic) ? "true" : json_is_string(dynamic) ? json_string_value(dynamic) : "false";
+    t.dynamic = json_is_true(dynamic)     ? "true"
+                : json_is_string(dynamic) ? json_string_value(dynamic)
+                                          : "false";
     if (!t.type) t.type = "int";
     if (!t.strategy) t.strategy = t.group > 0 ? "group" : t.group < 0 ? "channel" : "tensor";
     return t;
@@ -115,12 +117,14 @@ static kld_status ct_said(kld_act_config *c, const json_t *a, kld_act_said *out,
     kld_act_format f = ct_format(&t);
     if (f == KLD_AQ_NONE) {
         char text[256];
-        snprintf(text, sizeof text, "%.20s of %lld bits, strategy %.40s, group_size %lld, dynamic %.20s%s",
-                 t.type, t.bits, t.strategy, t.group, t.dynamic, t.symmetric ? "" : ", asymmetric");
+        snprintf(text, sizeof text,
+                 "%.20s of %lld bits, strategy %.40s, group_size %lld, dynamic %.20s%s", t.type,
+                 t.bits, t.strategy, t.group, t.dynamic, t.symmetric ? "" : ", asymmetric");
         return refuse(c, out, text, err);
     }
     /* Without a global scale of its own compressed-tensors quantizes as if it were 1. */
-    out->quant = (kld_act_quant){.format = f, .exponent = KLD_AQ_EVEN};
+    out->quant.format = f;
+    if (f == KLD_AQ_MXFP4 || f == KLD_AQ_MXFP8) out->quant.exponent = KLD_AQ_EVEN;
     if (f == KLD_AQ_NVFP4 && same(t.dynamic, "true")) out->quant.scale = 1;
     return KLD_OK;
 }
@@ -150,7 +154,10 @@ static const struct {
     {"W4A8_NVFP4_FP8", NULL, {.format = KLD_AQ_FP8_TENSOR}, F(NVFP4)},
     {"W4A8_MXFP4_FP8", NULL, {.format = KLD_AQ_FP8_TENSOR}, F(MXFP4)},
     {"FP8", NULL, {.format = KLD_AQ_FP8_TENSOR}, F(FP8_TENSOR) | F(FP8_CHANNEL)},
-    {"FP8_PER_CHANNEL_PER_TOKEN", NULL, {.format = KLD_AQ_FP8_TOKEN}, F(FP8_TENSOR) | F(FP8_CHANNEL)},
+    {"FP8_PER_CHANNEL_PER_TOKEN",
+     NULL,
+     {.format = KLD_AQ_FP8_TOKEN},
+     F(FP8_TENSOR) | F(FP8_CHANNEL)},
     {"MXFP4", NULL, {.format = KLD_AQ_MXFP4, .exponent = KLD_AQ_CEIL}, F(MXFP4)},
     {"MXFP8", NULL, {.format = KLD_AQ_MXFP8, .exponent = KLD_AQ_CEIL}, F(MXFP8)},
     {"W4A16_NVFP4", NULL, {0}, F(NVFP4)},
@@ -171,8 +178,9 @@ static bool ends(const char *s, const char *suffix) {
 static bool weights_only(const kld_model *m, const json_t *q) {
     const char *name;
     json_t *group;
-    json_object_foreach(json_object_get(q, "config_groups"), name, group)
-        if (json_is_object(json_object_get(group, "input_activations"))) return false;
+    json_object_foreach(
+        json_object_get(q, "config_groups"), name,
+        group) if (json_is_object(json_object_get(group, "input_activations"))) return false;
     for (size_t i = 0; i < m->ckpt.n_tensors; i++)
         if (ends(m->ckpt.tensors[i].name, ".input_scale")) return false;
     return true;
@@ -235,7 +243,8 @@ static kld_status fp8_said(kld_act_config *c, const json_t *q, kld_act_said *out
 static kld_status read_fp8(kld_act_config *c, const json_t *q, kld_err *err) {
     static const char *const lists[] = {"ignored_layers", "modules_to_not_convert"};
     for (size_t i = 0; i < 2; i++)
-        TRY(add_list(c, SET_IGNORED, KLD_MATCH_PREFIX, json_object_get(q, lists[i]), &NOTHING, err));
+        TRY(add_list(c, SET_IGNORED, KLD_MATCH_PREFIX, json_object_get(q, lists[i]), &NOTHING,
+                     err));
     return fp8_said(c, q, &c->otherwise, err);
 }
 
@@ -257,7 +266,7 @@ static kld_status quark_said(kld_act_config *c, const json_t *config, kld_act_sa
     long long group = (long long)json_integer_value(json_object_get(a, "group_size"));
     bool fp8 = same(dtype, "fp8_e4m3"), mx = same(text_of(a, "scale_format"), "e8m0") && running;
     mx = mx && same(scheme, "per_group") && group == 32;
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; mx && i < 3; i++)
         if (same(mode, rules[i].name)) out->quant.exponent = rules[i].rule;
     if (mx && mode && (fp8 || same(dtype, "fp4")))
         out->quant.format = fp8 ? KLD_AQ_MXFP8 : KLD_AQ_MXFP4;

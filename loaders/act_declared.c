@@ -11,9 +11,7 @@
 
 const char *kld_fused_scale_name(kld_fused_scale f) { return f == KLD_FUSED_MAX ? "max" : "own"; }
 
-bool kld_act_is_static(kld_act_format f) {
-    return f == KLD_AQ_NVFP4 || f == KLD_AQ_FP8_TENSOR;
-}
+bool kld_act_is_static(kld_act_format f) { return f == KLD_AQ_NVFP4 || f == KLD_AQ_FP8_TENSOR; }
 
 static bool is_dense(kld_format f) { return f <= KLD_FMT_F32; }
 
@@ -171,11 +169,11 @@ static kld_status check_declared(const kld_model *m, kld_err *err) {
         if (!n++) first = at.w;
     }
     if (!n) return KLD_OK;
-    return kld_fail(err, KLD_E_UNSUPPORTED,
-                    "'%.300s' (%s): the quantization declared for its inputs is not emulated: %s (%zu such "
-                    "weight%s); use --activations weights-only",
-                    first->data->name, kld_format_name(first->format), first->act_refused, n,
-                    n > 1 ? "s" : "");
+    return kld_fail(
+        err, KLD_E_UNSUPPORTED,
+        "'%.300s' (%s): the quantization declared for its inputs is not emulated: %s (%zu such "
+        "weight%s); use --activations weights-only",
+        first->data->name, kld_format_name(first->format), first->act_refused, n, n > 1 ? "s" : "");
 }
 
 static kld_status bad_scale(const kld_weight *w, const tally *t, kld_fused_scale fused,
@@ -183,12 +181,14 @@ static kld_status bad_scale(const kld_weight *w, const tally *t, kld_fused_scale
     char found[64];
     const char *name = w->input_scale ? w->input_scale->name : w->data->name;
     snprintf(found, sizeof found, "found %g", (double)t->value);
-    return kld_fail(
-        err, KLD_E_INPUT, "%s'%.300s': expected a positive finite input scale for %s inputs, %s (%zu such weight%s); use %s--activations weights-only",
-        w->input_scale ? "" : "weight ", name, kld_act_format_name(w->act.format),
-        w->input_scale ? found : "found none", t->bad, t->bad > 1 ? "s" : "",
-        fused == KLD_FUSED_OWN ? "--fused-input-scale max, which takes that of fused neighbours, or "
-                               : "");
+    return kld_fail(err, KLD_E_INPUT,
+                    "%s'%.300s': expected a positive finite input scale for %s inputs, %s (%zu "
+                    "such weight%s); use %s--activations weights-only",
+                    w->input_scale ? "" : "weight ", name, kld_act_format_name(w->act.format),
+                    w->input_scale ? found : "found none", t->bad, t->bad > 1 ? "s" : "",
+                    fused == KLD_FUSED_OWN
+                        ? "--fused-input-scale max, which takes that of fused neighbours, or "
+                        : "");
 }
 
 static kld_status check_scales(kld_model *m, tally *t, kld_fused_scale fused, kld_err *err) {
@@ -206,8 +206,7 @@ static kld_status check_scales(kld_model *m, tally *t, kld_fused_scale fused, kl
 
 static kld_status check_blocks(const kld_model *m, kld_err *err) {
     for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
-        TRY(kld_where(err, kld_act_check(&at.w->act, at.w->cols, err), "%.300s",
-                      at.w->data->name));
+        TRY(kld_where(err, kld_act_check(&at.w->act, at.w->cols, err), "%.300s", at.w->data->name));
     return KLD_OK;
 }
 

@@ -34,8 +34,7 @@ static struct widths widths_of(const kld_model *m) {
         w.k = num_max(w.k, k);
         w.v = num_max(w.v, v);
         w.mixed = num_max(w.mixed, a->heads * a->value_dim);
-        if (c->kv_lora)
-            w.latent_kv = num_max(w.latent_kv, a->heads * (c->nope_dim + a->value_dim));
+        if (c->kv_lora) w.latent_kv = num_max(w.latent_kv, a->heads * (c->nope_dim + a->value_dim));
         if (m->layer[l].slot[KLD_SLOT_QKV].rows) w.qkv = num_max(w.qkv, q + k + v);
     }
     w.q = num_max(w.q, w.mixed); /* its buffer takes the output, too */
@@ -101,8 +100,8 @@ uint64_t kld_graph_weight_bytes(const kld_model *m, const kld_backend *be, kld_p
     return n;
 }
 
-uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s,
-                                   const kld_backend *be, kld_precision p) {
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s, const kld_backend *be,
+                                   kld_precision p) {
     uint64_t most = 0;
     for (size_t i = 0; i < s->n; i++)
         most = num_max(most, kld_graph_weight_bytes(m, be, p, &s->stage[i]));
@@ -245,8 +244,8 @@ kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader, const kld_s
         const kld_stage_weight *sw = &s->weight[i];
         kld_raw_weight raw;
         bool expert = s->key.kind == KLD_STAGE_EXPERTS;
-        kld_dev_weight *w = expert ? &g->expert[sw->expert][sw->slot - KLD_SLOT_EXPERT_GATE]
-                                   : &g->w[sw->slot];
+        kld_dev_weight *w =
+            expert ? &g->expert[sw->expert][sw->slot - KLD_SLOT_EXPERT_GATE] : &g->w[sw->slot];
         kld_reader_weight(reader, s, i, d, &raw);
         TRY(be->prepare(g->dev, &raw, sw->use, at, w, err));
         if (sw->use == KLD_USE_MATRIX && g->activations == KLD_ACTIVATIONS_AS_DECLARED) {

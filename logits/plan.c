@@ -128,24 +128,24 @@ static kld_status too_small(const kld_model *m, const kld_backend *be, const kld
     double gib = 0x1p-30;
     kld_precision p = f->spec.precision;
     size_t act = be->elem_size(p, KLD_ELEM_ACT);
-    return kld_fail(
-        err, KLD_E_NOMEM,
-        "%.2f GiB of device memory are allowed or free, and the smallest possible "
-        "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
-        "%.2f, activations, keys and logits %.2f, scratch %.2f",
-        gib * (double)budget, gib * (double)f->device_bytes,
-        gib * (double)kld_schedule_pair_bytes(m, &f->schedule, 0),
-        gib * (double)kld_graph_largest_weights(m, &f->schedule, be, p),
-        gib * (double)(kld_graph_block_bytes(m, act, &f->spec, false) +
-                       kld_graph_rope_bytes(m, longest)),
-        gib * (double)be->scratch_bytes(&f->spec));
+    return kld_fail(err, KLD_E_NOMEM,
+                    "%.2f GiB of device memory are allowed or free, and the smallest possible "
+                    "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
+                    "%.2f, activations, keys and logits %.2f, scratch %.2f",
+                    gib * (double)budget, gib * (double)f->device_bytes,
+                    gib * (double)kld_schedule_pair_bytes(m, &f->schedule, 0),
+                    gib * (double)kld_graph_largest_weights(m, &f->schedule, be, p),
+                    gib * (double)(kld_graph_block_bytes(m, act, &f->spec, false) +
+                                   kld_graph_rope_bytes(m, longest)),
+                    gib * (double)be->scratch_bytes(&f->spec));
 }
 
 kld_status kld_run_fit(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
                        size_t rows, size_t longest, uint64_t budget, kld_fit *out, kld_err *err) {
     memset(out, 0, sizeof *out);
     /* Groups are of one size with experts only, or when the size is given. */
-    size_t last = m->config.router.experts && !opt->expert_group && !be->host_memory ? GROUPINGS : 1;
+    size_t last =
+        m->config.router.experts && !opt->expert_group && !be->host_memory ? GROUPINGS : 1;
     for (int resident = 1; resident >= 0; resident--) {
         for (size_t g = 0; g < last; g++) {
             kld_schedule_free(&out->schedule);
