@@ -17,16 +17,6 @@ static void goldens(void **state) {
 
 enum { HID = 128, INNER = 64, ROWS = 75, EXPERTS = 3 };
 
-static const kld_act_quant inputs[] = {
-    {.format = KLD_AQ_NVFP4, .scale = 3},
-    {.format = KLD_AQ_MXFP4, .exponent = KLD_AQ_CEIL},
-    {.format = KLD_AQ_MXFP8},
-    {.format = KLD_AQ_FP8_TENSOR, .scale = 0.375f},
-    {.format = KLD_AQ_FP8_TOKEN},
-    {.format = KLD_AQ_FP8_BLOCK, .power_of_two = true},
-};
-enum { N_INPUTS = sizeof inputs / sizeof *inputs };
-
 static kld_device *device(kld_precision p) {
     kld_device_spec spec = {.precision = p,
                             .max_rows = 256,
@@ -74,19 +64,19 @@ static void products(void **state) {
     uint64_t seed = 11;
     for (int p = 0; p < 2; p++) {
         kld_device *dev = device((kld_precision)p);
-        for (size_t i = 0; i < N_INPUTS; i++) {
+        for (size_t i = 0; i < SAMPLE_INPUTS; i++) {
             kld_view v = coarse(24, HID, HID, &seed), x = coarse(ROWS, HID, HID + 3, &seed);
             kld_view y = random_view(ROWS, 24, 26, &seed), want = copy(y), q = copy(x),
                      before = copy(x);
             stored w;
             store(&w, dev, v.p, NULL, 24, HID, KLD_USE_MATRIX);
             kld_dev_weight plain = w.dev;
-            w.dev.input = inputs[i];
-            plain.alpha = w.dev.alpha = kld_act_alpha(&inputs[i]);
+            w.dev.input = sample_inputs[i];
+            plain.alpha = w.dev.alpha = kld_act_alpha(&sample_inputs[i]);
             assert_int_equal(be->linear(dev, &batch, x, &w.dev, y, true, NULL), KLD_OK);
-            assert_int_equal(be->quantize(dev, x, &inputs[i], q, NULL), KLD_OK);
+            assert_int_equal(be->quantize(dev, x, &sample_inputs[i], q, NULL), KLD_OK);
             assert_int_equal(be->linear(dev, &batch, q, &plain, want, true, NULL), KLD_OK);
-            same_view(y, want, kld_act_format_name(inputs[i].format));
+            same_view(y, want, kld_act_format_name(sample_inputs[i].format));
             same_view(x, before, "x");
             assert_int_equal(be->linear(dev, &batch, x, &plain, want, false, NULL), KLD_OK);
             assert_memory_not_equal(at(y, 0, 0), at(want, 0, 0), 24 * sizeof(float));
@@ -111,7 +101,7 @@ static void open_bank(bank *b, kld_device *dev, size_t first, uint64_t *seed) {
             store(&b->w[e][i], dev, b->value[e][i].p, NULL, rows, cols, KLD_USE_MATRIX);
             kld_dev_weight *w = &b->w[e][i].dev;
             /* Each its own scale or format; gate and up of expert 1 share one. */
-            w->input = inputs[(first + e) % N_INPUTS];
+            w->input = sample_inputs[(first + e) % SAMPLE_INPUTS];
             if (w->input.scale > 0) w->input.scale *= (float)(1 + e + (e == 1 && i == 1 ? 0 : i));
             w->alpha = kld_act_alpha(&w->input) / 64;
         }
@@ -144,7 +134,7 @@ static void experts(void **state) {
     (void)state;
     static const kld_gate silu = {KLD_ACT_SILU, 0};
     uint64_t seed = 21;
-    for (size_t first = 0; first < N_INPUTS; first++) {
+    for (size_t first = 0; first < SAMPLE_INPUTS; first++) {
         for (int p = 0; p < 2; p++) {
             kld_device *dev = device((kld_precision)p);
             bank b;
@@ -195,10 +185,10 @@ static void value_scale(void **state) {
     uint64_t seed = 3;
     kld_device *dev = device(KLD_PRECISION_FP32);
     kld_view x = coarse(5, HID, HID, &seed), scaled = copy(x), a = copy(x), b = copy(x);
-    for (size_t i = 0; i < N_INPUTS; i++) {
+    for (size_t i = 0; i < SAMPLE_INPUTS; i++) {
         kld_config c = {.value_scale = 1};
         kld_act_quant in;
-        w.act = inputs[i];
+        w.act = sample_inputs[i];
         assert_int_equal(kld_graph_input(&c, KLD_SLOT_O, &w, &in, &err), KLD_OK);
         assert_true(kld_act_same(&in, &w.act));
         c.value_scale = 0.75;
@@ -224,29 +214,6 @@ static void value_scale(void **state) {
 
 /* ---- whole runs --------------------------------------------------------------------------- */
 
-static const tiny blocks_moe = {.hidden = 64,
-                                .layers = 3,
-                                .heads = 4,
-                                .kv_heads = 2,
-                                .head_dim = 16,
-                                .intermediate = 96,
-                                .vocab = 200,
-                                .qwen3 = true,
-                                .experts = 7,
-                                .chosen = 3,
-                                .expert_intermediate = 32};
-
-/* Inputs of every format, of experts each with its own scale. */
-static void declare(kld_model *m) {
-    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) {
-        if (at.w->cols == 1 || !at.layer || at.slot == KLD_SLOT_ROUTER) continue;
-        kld_weight *w = (kld_weight *)(uintptr_t)at.w;
-        bool expert = at.slot >= KLD_SLOT_EXPERT_GATE;
-        w->act = expert ? inputs[at.expert % 2 * 3] : inputs[(size_t)at.slot % N_INPUTS];
-        if (expert) w->act.scale *= (float)(1 + at.expert);
-    }
-}
-
 static void no_trace(void **state) {
     (void)state;
     static const int lanes[3] = {0, 0, 0};
@@ -254,13 +221,13 @@ static void no_trace(void **state) {
     for (int p = 0; p < 2; p++) {
         scene s;
         kld_err err = {0};
-        scene_open(&s, blocks_moe);
+        scene_open(&s, tiny_blocks);
         kld_engine_options o = default_options(s.m->config.vocab);
         o.precision = (kld_precision)p;
         collected plain, a, b;
         kld_engine_stats st;
         scene_run_ok(&s, &o, &plain, NULL);
-        declare(s.m);
+        declare_inputs(s.m);
         scene_run_ok(&s, &o, &b, NULL);
         same_records(&plain, &b, "weights only, whatever is declared");
         collected_free(&b);
@@ -308,12 +275,12 @@ static void planned(void **state) {
     (void)state;
     scene s;
     kld_err err = {0};
-    scene_open(&s, blocks_moe);
+    scene_open(&s, tiny_blocks);
     kld_engine_options o = default_options(s.m->config.vocab);
     kld_plan without, with;
     collected c;
     kld_engine_stats st, plain;
-    declare(s.m);
+    declare_inputs(s.m);
     need(kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &without, &err), &err, "plan");
     scene_run_ok(&s, &o, &c, &plain);
     collected_free(&c);
