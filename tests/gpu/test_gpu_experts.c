@@ -156,9 +156,9 @@ static void expert_weight(twin *t, weight *w, size_t rows, size_t cols, bool bia
     w->c.alpha = w->g.alpha = 1 / sqrtf((float)cols);
 }
 
-static void quantized(weight *w, kld_act_quant how) {
-    w->c.input = w->g.input = how;
-    w->c.alpha = w->g.alpha *= kld_act_alpha(&how);
+static void quantized(weight *w, kld_act_quant input) {
+    w->c.input = w->g.input = input;
+    w->c.alpha = w->g.alpha *= kld_act_alpha(&input);
 }
 
 /* Experts in pairs that are quantized alike; gate and up alike in the first pair only.  The last
