@@ -299,8 +299,8 @@ static void note_memory(kld_run *r) {
     uint64_t device = 0, host = r->reader.host_bytes;
     for (size_t l = 0; l < r->n_lanes; l++) {
         const kld_lane *lane = &r->lane[l];
-        device +=
-            lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes + r->be->scratch_bytes(&r->fit.spec);
+        device += lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes +
+                  r->be->scratch_bytes(&r->fit.spec);
         host += lane->stream.host_bytes + lane->normed.host_bytes;
         host += lane->rows * (2 * r->fit.spec.chosen + 1) * (r->dispatch ? sizeof(float) : 0);
     }

@@ -78,10 +78,10 @@ typedef struct kld_engine_options {
     kld_precision precision;
     kld_activations activations;
     kld_fused_scale fused; /* what the model was resolved with; for the identity alone */
-    size_t vocab;     /* columns used in the softmax; 1..config.vocab */
-    size_t top_k;     /* at most this many ids a position; >= 1 */
-    size_t min_k;     /* at least this many (or vocab); <= top_k */
-    double tail_mass; /* stop when the remaining mass is at most this */
+    size_t vocab;          /* columns used in the softmax; 1..config.vocab */
+    size_t top_k;          /* at most this many ids a position; >= 1 */
+    size_t min_k;          /* at least this many (or vocab); <= top_k */
+    double tail_mass;      /* stop when the remaining mass is at most this */
     size_t tail_samples;
     uint64_t seed;                      /* of the tail draws */
     size_t ref_top_k, ref_tail_samples; /* at least the longest lists the sink gathers at */
@@ -91,10 +91,11 @@ typedef struct kld_engine_options {
                                nine tenths of what is free */
     uint64_t memory;        /* host bytes for the residual stream before it spills to a file; 0 =
                                auto: half of the free memory */
-    size_t expert_group;    /* experts on the device at a time; 0 = auto.  Results do not depend on it */
-    const char *spill_dir;  /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
-    const char *state_dir;  /* where the residual is checkpointed for a resume (created);
-                               NULL = no checkpoints */
+    size_t
+        expert_group; /* experts on the device at a time; 0 = auto.  Results do not depend on it */
+    const char *spill_dir;       /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
+    const char *state_dir;       /* where the residual is checkpointed for a resume (created);
+                                    NULL = no checkpoints */
     bool checkpoint_every_layer; /* whatever it costs; otherwise as often as it stays under
                                     5 % of the time run so far, and when interrupted or when the
                                     head stage fails */
@@ -160,10 +161,10 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
 typedef struct kld_plan {
     uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
     uint64_t largest_group; /* stored, of experts that are on the device at a time; 0 without */
-    uint64_t embed_bytes, head_bytes;                     /* stored embedding; decoded head */
-    uint64_t residual_bytes;                              /* in memory or in the spill file */
-    uint64_t scratch_bytes;                               /* activations and the back end's own */
-    uint64_t total_bytes; /* all of it at the worst moment, residual included */
+    uint64_t embed_bytes, head_bytes; /* stored embedding; decoded head */
+    uint64_t residual_bytes;          /* in memory or in the spill file */
+    uint64_t scratch_bytes;           /* activations and the back end's own */
+    uint64_t total_bytes;             /* all of it at the worst moment, residual included */
 } kld_plan;
 KLD_NODISCARD kld_status kld_engine_plan(const kld_model *m, const kld_backend *backend,
                                          const kld_engine_options *opt, uint64_t tokens,

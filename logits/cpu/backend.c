@@ -77,8 +77,8 @@ static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, int in
     TRY_TO(out, NEW_ARRAY(&dev->tile, n * KLD_CHUNK * CPU_TILE, err));
     TRY_TO(out, kld_calloc((void **)&dev->score, dev->key_ld, n * CPU_QBLOCK * sizeof(float), err));
     if (spec->act_cols)
-        TRY_TO(out, kld_calloc((void **)&dev->act, spec->max_rows, spec->act_cols * sizeof(float),
-                               err));
+        TRY_TO(out,
+               kld_calloc((void **)&dev->act, spec->max_rows, spec->act_cols * sizeof(float), err));
     size_t expert = cpu_experts_scratch(spec, n);
     if (expert) TRY_TO(out, kld_calloc((void **)&dev->expert, expert, 1, err));
     TRY_TO(out, kld_calloc((void **)&dev->head, n, cpu_head_scratch_struct(), err));

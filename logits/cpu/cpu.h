@@ -39,7 +39,7 @@ struct kld_device {
     float *act;   /* [max_rows][act_cols]: quantized inputs; NULL without */
     float *score; /* [threads][CPU_QBLOCK][key_ld] */
     size_t key_ld;
-    float *expert; /* cpu_experts_scratch bytes; NULL without experts */
+    float *expert;             /* cpu_experts_scratch bytes; NULL without experts */
     struct head_scratch *head; /* [threads] */
     unsigned char *head_mem;   /* owned; the arrays behind head */
     kld_view pending;          /* logits and arguments of a head_begin that head_end works on */

@@ -49,8 +49,8 @@ static void gather(const kld_device *dev, const struct tile *t, kld_view h, cons
 static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kld_gate *act,
                      float *y) {
     size_t width = dev->spec.hidden, inner = dev->spec.expert_cols / 2;
-    float *x = dev->expert + (size_t)omp_get_thread_num() * CPU_EXPERT_ROWS *
-                                 (width + inner + 2 * inner);
+    float *x =
+        dev->expert + (size_t)omp_get_thread_num() * CPU_EXPERT_ROWS * (width + inner + 2 * inner);
     float *g = x + CPU_EXPERT_ROWS * width, *a = g + CPU_EXPERT_ROWS * 2 * inner;
     const kld_expert_rows *e = t->e;
     kld_view in = {x, CPU_EXPERT_ROWS, width, width, KLD_ELEM_ACT};
