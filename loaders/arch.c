@@ -56,8 +56,10 @@ const char *const kld_config_ignored[] = {
     /* parts of a multimodal release that the text model does not use */
     "vision_config", "audio_config", "text_config", "image_token_id", "image_token_index",
     "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id",
-    "vision_feature_layer", "vision_feature_select_strategy", "multimodal_projector_bias",
-    "projector_hidden_act", "spatial_merge_size",
+    "vision_model_type", "processor_config", "audio_token_id", "audio_start_token_id",
+    "audio_end_token_id", "video_start_token_id", "video_end_token_id", "vision_feature_layer",
+    "vision_feature_select_strategy", "multimodal_projector_bias", "projector_hidden_act",
+    "spatial_merge_size",
     /* training and initialisation */
     "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
     "gradient_checkpointing", "neftune_noise_alpha", "router_aux_loss_coef", "output_router_logits",
@@ -103,6 +105,8 @@ const char *const kld_skip_prefixes[] = {"mtp.",
                                          "patch_merge_mlp.",
                                          "model.vision_tower.",
                                          "vision_model.",
+                                         "audio_encoder.",
+                                         "speech_embeddings.",
                                          "model.multi_modal_projector.",
                                          "language_model.mtp.",
                                          NULL};

@@ -107,7 +107,10 @@ static const kld_key_row gpt_oss_keys[] = {
     KEY(NULL, SLIDING_SINKS, FLAG, 1, 1),
 };
 
-static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"}};
+static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"},
+                                                   {"qkv_bias", "false"},
+                                                   {"use_qk_norm", "true"},
+                                                   {"shared_expert_intermediate_size", "0"}};
 static const kld_assert_row glm4_moe_asserts[] = {{"mlp_bias", "false"}};
 static const kld_assert_row mixtral_asserts[] = {{"attention_bias", "false"}};
 static const kld_assert_row minimax_m2_asserts[] = {
@@ -119,6 +122,7 @@ static const kld_assert_row mimo_v2_asserts[] = {
     {"scoring_func", "\"sigmoid\""},
     {"topk_method", "\"noaux_tc\""},
     {"attention_projection_layout", "\"split\"|\"fused_qkv\"|null"},
+    {"moe_router_dtype", "\"bfloat16\"|\"float32\""},
     {"hybrid_block_size", "null"}};
 static const kld_assert_row gpt_oss_asserts[] = {{"mlp_bias", "false"}};
 

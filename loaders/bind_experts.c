@@ -67,7 +67,9 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
         .cols = cols,
     };
     snprintf(full, sizeof full, "%s.%s", base, name);
-    if (kld_bind_find(b, full, NULL)) {
+    char blocked[KLD_MAX_NAME];
+    snprintf(blocked, sizeof blocked, "%s.%s_blocks", base, name);
+    if (!kld_bind_find(b, blocked, NULL)) {
         w->in_major = row->in_major;
         size_t shape[4] = {n, w->in_major ? cols : rows, w->in_major ? rows : cols};
         TRY(stacked_tensor(b, full, 3, shape, &w->data, err));
@@ -80,8 +82,7 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
                             "%.300s: MXFP4 needs rows in blocks of 32, but they have %zu", full,
                             cols);
         size_t blocks[4] = {n, rows, cols / 32, 16}, scales[4] = {n, rows, cols / 32};
-        snprintf(full, sizeof full, "%s.%s_blocks", base, name);
-        TRY(stacked_tensor(b, full, 4, blocks, &w->data, err));
+        TRY(stacked_tensor(b, blocked, 4, blocks, &w->data, err));
         snprintf(full, sizeof full, "%s.%s_scales", base, name);
         TRY(stacked_tensor(b, full, 3, scales, &w->scale, err));
         if (w->data->dtype != KLD_U8 ||

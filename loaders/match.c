@@ -154,6 +154,11 @@ static bool is_parent(const char *entry, const char *module) {
     return n && !strncmp(entry, module, n) && (module[n] == '.' || !module[n]);
 }
 
+static bool is_tail(const char *entry, const char *module) {
+    size_t n = strlen(entry), m = strlen(module);
+    return n && n < m && module[m - n - 1] == '.' && !strcmp(module + m - n, entry);
+}
+
 kld_status kld_pattern_match(const kld_pattern *p, const char *module, const char *class_name,
                              bool *hit, kld_err *err) {
     if (p->regex) return match_regex(p, module, hit, err);
@@ -163,7 +168,7 @@ kld_status kld_pattern_match(const kld_pattern *p, const char *module, const cha
         break;
     case KLD_MATCH_GLOB: *hit = kld_glob(p->text, module) || contains(module, p->text); break;
     case KLD_MATCH_QUARK: *hit = kld_glob(p->text, module); break;
-    case KLD_MATCH_PREFIX: *hit = is_parent(p->text, module); break;
+    case KLD_MATCH_PREFIX: *hit = is_parent(p->text, module) || is_tail(p->text, module); break;
     case KLD_MATCH_SUBSTRING: *hit = contains(module, p->text); break;
     case KLD_MATCH_REGEX: *hit = false; break; /* it did not compile */
     }

@@ -10,7 +10,7 @@ KLD_EXTERN_C_BEGIN
 typedef enum kld_match_rule {
     KLD_MATCH_CT,     /* compressed-tensors: exact name, "re:" + regex, or class name */
     KLD_MATCH_GLOB,   /* ModelOpt: shell wildcards (* crosses dots), or a plain substring */
-    KLD_MATCH_PREFIX, /* fp8: exact name, or a parent's name */
+    KLD_MATCH_PREFIX, /* fp8: exact name, a parent's name, or its last components */
     KLD_MATCH_QUARK,  /* exact name, shell wildcards, or "re:" + regex */
     KLD_MATCH_REGEX,  /* Hugging Face mxfp4: a regex from the start of the name */
     KLD_MATCH_SUBSTRING

@@ -36,7 +36,6 @@ typedef struct expectation {
     rule_set ignored, layers, groups; /* in order of priority */
     unsigned otherwise;               /* of a linear layer that nothing names */
     bool head_too;                    /* ... and of the head */
-    bool router_too;                  /* ... and of routers */
     const char *method;
 } expectation;
 
@@ -166,7 +165,7 @@ static unsigned of_group(const json_t *group, const char *top) {
 
 static kld_status read_ct(expectation *e, const json_t *q, kld_err *err) {
     const char *top = json_string_value(json_object_get(q, "format"));
-    e->head_too = e->router_too = true;
+    e->head_too = true;
     e->otherwise = EXPECT_DENSE;
     TRY(add_list(&e->ignored, KLD_MATCH_CT, q, "ignore", EXPECT_DENSE, err));
     const char *name;
@@ -183,7 +182,6 @@ static kld_status read_modelopt(expectation *e, const json_t *q, kld_err *err) {
     TRY(add_list(&e->ignored, KLD_MATCH_GLOB, q, "ignore", EXPECT_DENSE, err));
     TRY(add_list(&e->ignored, KLD_MATCH_GLOB, q, "exclude_modules", EXPECT_DENSE, err));
     json_t *layers = json_object_get(q, "quantized_layers"), *info;
-    e->router_too = true;
     const char *name;
     json_object_foreach(layers, name, info) {
         const char *a = json_string_value(json_object_get(info, "quant_algo"));
@@ -261,7 +259,7 @@ static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err
 /* compressed-tensors: an exact name wins over a regex, and that over a class name. */
 static int rank_of(const kld_pattern *p, const char *class_name) {
     if (p->regex) return 1;
-    return strcmp(p->text, class_name) ? 0 : 2;
+    return class_name && !strcmp(p->text, class_name) ? 2 : 0;
 }
 
 /* The rule of a set that names the module most closely; the first of equals. */
@@ -281,17 +279,19 @@ static kld_status apply(rule_set *s, const kld_module_names *module, const char 
     return KLD_OK;
 }
 
-static kld_status expected(expectation *e, const char *name, bool is_head, unsigned *expect,
+/* The code of many models has no linear layer for the router: only what names it is about it. */
+static kld_status expected(expectation *e, const char *name, kld_slot slot, unsigned *expect,
                            kld_err *err) {
     rule_set *sets[] = {&e->ignored, &e->layers, &e->groups};
-    bool found = false;
+    bool found = false, router = slot == KLD_SLOT_ROUTER;
     kld_module_names module;
     kld_module_names_init(&module, name);
-    *expect = is_head && !e->head_too ? EXPECT_ANY : e->otherwise;
+    bool silent = router || (slot == KLD_SLOT_HEAD && !e->head_too);
+    *expect = silent ? EXPECT_ANY : e->otherwise;
     for (size_t i = 0; i < 3; i++) {
         bool hit;
         unsigned said = EXPECT_ANY;
-        TRY(apply(sets[i], &module, "Linear", &hit, &said, err));
+        TRY(apply(sets[i], &module, router ? NULL : "Linear", &hit, &said, err));
         if (hit && !found) *expect = said;
         found |= hit;
     }
@@ -321,7 +321,7 @@ static kld_status compare(expectation *e, const kld_weight_at *at, conflict *c, 
     const kld_weight *w = at->w;
     kld_quant_module(w, at->slot, name, sizeof name);
     unsigned said;
-    TRY(expected(e, name, at->slot == KLD_SLOT_HEAD, &said, err));
+    TRY(expected(e, name, at->slot, &said, err));
     c->of++;
     if (said == EXPECT_ANY || (said & 1u << w->format) || c->count++) return KLD_OK;
     c->said = said;
@@ -339,10 +339,8 @@ static kld_status report(kld_model *m, const conflict *c, kld_err *err) {
                           c->of);
 }
 
-/* Slots whose format a config speaks of.  Where a router is no linear layer of the model's code,
- * as in DeepSeek's FP8 release, nothing is said of it. */
-static bool is_judged(const expectation *e, const kld_weight_at *at) {
-    if (at->slot == KLD_SLOT_ROUTER && !e->router_too) return false;
+/* Slots whose format a config speaks of. */
+static bool is_judged(const kld_weight_at *at) {
     return at->w->cols > 1 && at->slot != KLD_SLOT_EMBED;
 }
 
@@ -351,7 +349,7 @@ static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {
     TRY(NEW_ARRAY(&c, KLD_SLOT_COUNT, err));
     kld_status st = KLD_OK;
     for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
-        if (is_judged(e, &at)) st = compare(e, &at, &c[at.slot], err);
+        if (is_judged(&at)) st = compare(e, &at, &c[at.slot], err);
     for (size_t s = 0; st == KLD_OK && s < KLD_SLOT_COUNT; s++) st = report(m, &c[s], err);
     kld_free(c);
     return st;
@@ -384,6 +382,7 @@ static kld_status mark_others(const kld_model *m, rule_set *s, kld_err *err) {
     for (size_t i = 0; left && i < m->ckpt.n_tensors; i++) {
         char name[MAX_NAME];
         snprintf(name, sizeof name, "%s", m->ckpt.tensors[i].name);
+        TRY(mark_named(s, name, &left, err)); /* a parameter of its own */
         for (char *dot = strrchr(name, '.'); dot && left; dot = strrchr(name, '.')) {
             *dot = '\0';
             /* Names are sorted: this module and its parents were tried just before. */

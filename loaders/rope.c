@@ -154,14 +154,12 @@ static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text,
 }
 
 /* The member that is about these layers, when the object differs by layer kind. */
-static kld_status of_kind(const json_t **d, const char *kind, bool must, kld_err *err) {
+static kld_status of_kind(const json_t **d, const char *kind, bool *nested, kld_err *err) {
     const char *k;
     json_t *v;
-    bool nested = false;
-    json_object_foreach((json_t *)(uintptr_t)*d, k, v) nested |= kind && json_is_object(v);
-    if (!nested && must)
-        return kld_fail(err, KLD_E_UNSUPPORTED, "expected an object for each kind of layer");
-    if (!nested) return KLD_OK;
+    *nested = false;
+    json_object_foreach((json_t *)(uintptr_t)*d, k, v) *nested |= kind && json_is_object(v);
+    if (!*nested) return KLD_OK;
     json_object_foreach((json_t *)(uintptr_t)*d, k, v) {
         if (strcmp(k, "full_attention") != 0 && strcmp(k, "sliding_attention") != 0)
             return kld_fail(err, KLD_E_UNSUPPORTED, "key '%s' is not implemented", k);
@@ -188,9 +186,8 @@ kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source
     TRY(read_partial(r, text, src, err));
     const char *key = "rope_scaling";
     const json_t *d = json_object_get(text, key);
-    bool given = json_is_object(d) && json_object_size(d);
-    if (given && !src->scaling) return KLD_OK;
-    if (!given) {
+    bool nested;
+    if (!json_is_object(d) || !json_object_size(d)) {
         if (d && !json_is_object(d) && !json_is_null(d))
             return kld_fail(err, KLD_E_INPUT, "'rope_scaling': expected an object, found %s",
                             kld_json_kind(d));
@@ -204,8 +201,10 @@ kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source
     if (!json_is_object(d))
         return kld_fail(err, KLD_E_INPUT, "'%s': expected an object, found %s", key,
                         kld_json_kind(d));
-    bool must = !given && src->kind; /* rope_scaling is of the time before there were kinds */
-    TRY(kld_where(err, of_kind(&d, src->kind, must, err), "%s", key));
+    TRY(kld_where(err, of_kind(&d, src->kind, &nested, err), "%s", key));
+    /* One object for all is about the full layers: the others have a theta of their own and no
+     * scaling, but as many rotated columns. */
+    if (!src->scaling && !nested) return kld_where(err, read_partial(r, d, src, err), "%s", key);
     return kld_where(err, read_dict(r, d, text, src, max_position, err), "%s", key);
 }
 

@@ -27,7 +27,7 @@ typedef struct kld_rope_source {
     const char *kind;       /* which member of a rope_parameters that differs by layer kind */
     const char *theta_key;  /* "rope_theta", or its name for layers of this kind */
     double theta;           /* when the config names none */
-    bool scaling;           /* rope_scaling is about these layers */
+    bool scaling;           /* one object for all layers is about these */
     bool partial;           /* partial_rotary_factor may be below 1 */
     double partial_default; /* it, when the config does not say */
     bool required;          /* a config without the object has no default */

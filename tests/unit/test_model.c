@@ -242,7 +242,8 @@ static void goldens(void **state) {
 
 static void no_memory(void **state) {
     (void)state;
-    static const char *const names[] = {"qwen3-nvfp4-ct", "qwen3-nested", "llama-old"};
+    static const char *const names[] = {"qwen3-nvfp4-ct", "qwen3-nested",  "llama-old",
+                                        "deepseek_v3",    "gpt_oss-mxfp4", "kimi_k25"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, "tests/golden/models/%s", names[i]);
