@@ -315,6 +315,10 @@ kld_status kld_checkpoint_read(const kld_checkpoint *c, const kld_tensor *t, uin
                      "tensor '%.200s'", t->name);
 }
 
+void kld_checkpoint_hint(const kld_checkpoint *c, const kld_tensor *t) {
+    kld_file_hint(&c->shards[t->shard], t->offset, t->bytes);
+}
+
 kld_status kld_checkpoint_hash_full(const kld_checkpoint *c, kld_digest *out, kld_err *err) {
     enum { PIECE = 4 << 20 };
     unsigned char *buf;

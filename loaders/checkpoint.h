@@ -51,6 +51,8 @@ const kld_tensor *kld_checkpoint_find(const kld_checkpoint *c, const char *name)
 KLD_NODISCARD kld_status kld_checkpoint_read(const kld_checkpoint *c, const kld_tensor *t,
                                              uint64_t offset, void *dst, size_t bytes,
                                              kld_err *err);
+/* All of it will be read soon. */
+void kld_checkpoint_hint(const kld_checkpoint *c, const kld_tensor *t);
 
 /* SHA-256 over every byte of every shard, index order ("--hash full"). */
 KLD_NODISCARD kld_status kld_checkpoint_hash_full(const kld_checkpoint *c, kld_digest *out,

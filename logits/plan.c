@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How much of a layer's experts is on the device at a time, in order of preference.  Several groups
- * a layer, so that reading the next one hides behind computing this one. */
-static const uint64_t group_bytes[] = {(uint64_t)256 << 20, (uint64_t)64 << 20, 0};
-enum { GROUPINGS = sizeof group_bytes / sizeof *group_bytes };
+/* How much of a layer's experts is on the device at a time, in order of preference: the more of
+ * them, the more rows a call has.  A back end that computes while it is called reads the next group
+ * meanwhile, and so has several a layer. */
+static const uint64_t group_bytes[] = {(uint64_t)1536 << 20, (uint64_t)256 << 20,
+                                       (uint64_t)64 << 20, 0};
+enum { GROUPINGS = sizeof group_bytes / sizeof *group_bytes, HOST_GROUPING = 1 };
 
 static uint32_t formats_of(const kld_model *m) {
     uint32_t bits = 0;
@@ -112,19 +114,18 @@ static void fit_host(const kld_model *m, const kld_backend *be, const kld_engine
 /* How often batch and head calls may be halved before the residual stream leaves the device. */
 enum { RESIDENT_HALVINGS = 3 };
 
-/* With the schedule that *out has. */
-static bool fits(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
-                 size_t rows, size_t longest, bool resident, uint64_t budget, kld_fit *out) {
+static kld_status try_fit(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
+                          size_t rows, size_t longest, bool resident, unsigned halvings,
+                          uint64_t group, kld_fit *out, kld_err *err) {
     uint64_t stream = resident_bytes(m, be, opt->precision, rows);
     uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
+    kld_schedule_free(&out->schedule);
+    TRY(kld_schedule_make(&out->schedule, m, group, opt->expert_group, err));
     out->place = resident ? KLD_ON_DEVICE : stream <= room ? KLD_ON_HOST : KLD_ON_DISK;
-    for (unsigned h = 0; h <= (resident ? RESIDENT_HALVINGS : 16u); h++) {
-        out->spec = spec_of(m, be, opt, rows, longest, h);
-        out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, resident, longest) +
-                            (resident ? stream : 0);
-        if (out->device_bytes <= budget) return true;
-    }
-    return false;
+    out->spec = spec_of(m, be, opt, rows, longest, halvings);
+    out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, resident, longest) +
+                        (resident ? stream : 0);
+    return KLD_OK;
 }
 
 static kld_status too_small(const kld_model *m, const kld_backend *be, const kld_fit *f,
@@ -147,18 +148,20 @@ static kld_status too_small(const kld_model *m, const kld_backend *be, const kld
 kld_status kld_run_fit(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
                        size_t rows, size_t longest, uint64_t budget, kld_fit *out, kld_err *err) {
     memset(out, 0, sizeof *out);
-    /* Groups are of one size with experts only, or when the size is given. */
-    size_t last =
-        m->config.router.experts && !opt->expert_group && !be->host_memory ? GROUPINGS : 1;
+    if (be->host_memory) {
+        TRY(kld_schedule_make(&out->schedule, m, group_bytes[HOST_GROUPING], opt->expert_group,
+                              err));
+        fit_host(m, be, opt, rows, longest, out);
+        return KLD_OK;
+    }
+    /* Groups are of one size without experts, or when it is given. */
+    size_t groupings = m->config.router.experts && !opt->expert_group ? GROUPINGS : 1;
     for (int resident = 1; resident >= 0; resident--) {
-        for (size_t g = 0; g < last; g++) {
-            kld_schedule_free(&out->schedule);
-            TRY(kld_schedule_make(&out->schedule, m, group_bytes[g], opt->expert_group, err));
-            if (be->host_memory) {
-                fit_host(m, be, opt, rows, longest, out);
-                return KLD_OK;
+        for (unsigned h = 0; h <= (resident ? RESIDENT_HALVINGS : 16u); h++) {
+            for (size_t g = 0; g < groupings; g++) {
+                TRY(try_fit(m, be, opt, rows, longest, resident, h, group_bytes[g], out, err));
+                if (out->device_bytes <= budget) return KLD_OK;
             }
-            if (fits(m, be, opt, rows, longest, resident, budget, out)) return KLD_OK;
         }
     }
     return too_small(m, be, out, longest, budget, err);

@@ -141,9 +141,24 @@ static kld_status read_aside(struct reading *g, const struct kld_piece *p, size_
     return kld_weight_check_aside(w, p->part, seen, p->first, p->n, err);
 }
 
+/* The last job of a stage: the disk goes on with the next one while the last pieces, too few for
+ * all threads, are under way, and beyond. */
+static void hint_next(const kld_reader *r) {
+    kld_stage_weight sw;
+    if (r->next + 1 >= r->schedule->n) return;
+    for (size_t at = 0; kld_stage_next(r->model, &r->schedule->stage[r->next + 1], &at, &sw);)
+        for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++)
+            if (kld_weight_part(sw.w, p))
+                kld_checkpoint_hint(&r->model->ckpt, kld_weight_part(sw.w, p));
+}
+
 static kld_status read_piece(void *arg, size_t thread, size_t job, kld_err *err) {
     struct reading *g = arg;
     kld_reader *r = g->r;
+    if (job == r->n_pieces) {
+        hint_next(r);
+        return KLD_OK;
+    }
     const struct kld_piece *p = &r->piece[job];
     unsigned char *room = NULL;
     size_t lane = 0;
@@ -165,7 +180,7 @@ static kld_status read_stage(void *arg, kld_err *err) {
     double t = kld_seconds();
     struct reading g = {.r = r, .s = &r->stage[r->next % 2]};
     cut(r, g.s);
-    kld_status st = kld_parallel(r->be->readers, r->n_pieces, read_piece, &g, err);
+    kld_status st = kld_parallel(r->be->readers, r->n_pieces + 1, read_piece, &g, err);
     g.s->nonfinite = atomic_load(&g.nonfinite);
     g.s->zero_blocks = atomic_load(&g.zero_blocks);
     for (size_t i = 0; i < g.s->n; i++)

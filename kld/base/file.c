@@ -67,6 +67,10 @@ kld_status kld_file_read(const kld_file *f, void *dst, uint64_t offset, size_t n
     return KLD_OK;
 }
 
+void kld_file_hint(const kld_file *f, uint64_t offset, uint64_t bytes) {
+    (void)posix_fadvise(f->fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
 kld_status kld_file_slurp(const char *path, size_t max, kld_buf *out, kld_err *err) {
     kld_file f;
     TRY(kld_file_open(&f, path, err));

@@ -28,6 +28,9 @@ void kld_file_close(kld_file *f);
 KLD_NODISCARD kld_status kld_file_read(const kld_file *f, void *dst, uint64_t offset, size_t n,
                                        kld_err *err);
 
+/* These bytes will be read soon: the system may begin to fetch them.  Returns without them. */
+void kld_file_hint(const kld_file *f, uint64_t offset, uint64_t bytes);
+
 /* Append the whole file to out.  KLD_E_INPUT if it is larger than max bytes. */
 KLD_NODISCARD kld_status kld_file_slurp(const char *path, size_t max, kld_buf *out, kld_err *err);
 
