@@ -39,6 +39,11 @@ kld_status kld_act_check(const kld_act_quant *a, size_t cols, kld_err *err) {
     return KLD_OK;
 }
 
+bool kld_act_same(const kld_act_quant *a, const kld_act_quant *b) {
+    return a->format == b->format && a->scale == b->scale && a->exponent == b->exponent &&
+           a->power_of_two == b->power_of_two && a->eps == b->eps;
+}
+
 float kld_act_alpha(const kld_act_quant *a) {
     if (a->format == KLD_AQ_NVFP4) return 1.0f / a->scale;
     return a->format == KLD_AQ_FP8_TENSOR ? a->scale : 1.0f;

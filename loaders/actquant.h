@@ -56,6 +56,9 @@ size_t kld_act_block(kld_act_format f);
  * format. */
 KLD_NODISCARD kld_status kld_act_check(const kld_act_quant *a, size_t cols, kld_err *err);
 
+/* Whether both make the same of any input. */
+bool kld_act_same(const kld_act_quant *a, const kld_act_quant *b);
+
 /* The factor that the quantized values leave out and that multiplies the product:
  *   NVFP4       fl(1 / SF); for an SF that is 1 / input_scale, within an ulp of input_scale
  *   FP8_TENSOR  s

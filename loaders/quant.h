@@ -2,6 +2,7 @@
  * and what it decodes to.  Floor 1. */
 #ifndef KLD_LOADERS_QUANT_H
 #define KLD_LOADERS_QUANT_H
+#include "loaders/actquant.h"
 #include "loaders/numfmt.h"
 #include "loaders/safetensors.h"
 #include <stdbool.h>
@@ -59,7 +60,11 @@ typedef struct kld_weight {
     bool symmetric;           /* the config says that every zero point is the middle */
     const kld_tensor *bias;   /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
-    bool in_major;                 /* dense values are stored as [cols][rows] */
+    /* How the checkpoint says that the input of its products is quantized: none until loaders/
+     * act_declared.h fills it in.  act_refused: what is declared and not emulated, or NULL. */
+    kld_act_quant act;
+    const char *act_refused;
+    bool in_major; /* dense values are stored as [cols][rows] */
     /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded
      * rows are the first parts of all shards, then the second, then the third.  FP8 blocks begin
      * anew in every shard.  0 = as stored. */

@@ -306,8 +306,7 @@ typedef struct conflict {
     char first[MAX_NAME];
 } conflict;
 
-/* Tensors of a module: NAME.weight; of stacked experts NAME, or NAME_blocks. */
-static void module_name(const kld_weight *w, kld_slot slot, char *out, size_t n) {
+void kld_quant_module(const kld_weight *w, kld_slot slot, char *out, size_t n) {
     static const char blocks[] = "_blocks";
     const char *name = w->data->name, *dot = strrchr(name, '.');
     size_t len = strlen(name), tail = sizeof blocks - 1;
@@ -320,7 +319,7 @@ static void module_name(const kld_weight *w, kld_slot slot, char *out, size_t n)
 static kld_status compare(expectation *e, const kld_weight_at *at, conflict *c, kld_err *err) {
     char name[MAX_NAME];
     const kld_weight *w = at->w;
-    module_name(w, at->slot, name, sizeof name);
+    kld_quant_module(w, at->slot, name, sizeof name);
     unsigned said;
     TRY(expected(e, name, at->slot, &said, err));
     c->of++;

@@ -1,5 +1,5 @@
 /* loaders/quant_config.h - what the quantization config says of each module, checked
- * against what the file holds.  Floor 1; used by model.c alone.
+ * against what the file holds.  Floor 1; used by model.c and act_*.c.
  * The tensors decide how bytes are decoded; the config only gives expectations, because
  * released ones are wrong often enough. */
 #ifndef KLD_LOADERS_QUANT_CONFIG_H
@@ -11,6 +11,10 @@ KLD_EXTERN_C_BEGIN
 /* The config in force: quantization_config of config.json, of its text_config, or the old
  * compression_config; else `quantization` of hf_quant_config.json; else NULL. */
 const json_t *kld_quant_config(const kld_checkpoint *c);
+
+/* The name by which configs know a weight's module: its tensors are NAME.weight, of stacked experts
+ * NAME or NAME_blocks. */
+void kld_quant_module(const kld_weight *w, kld_slot slot, char *out, size_t n);
 
 /* Append to m->warnings, each once:
  *  - modules of one class (self_attn.q_proj, ...) whose format is not the config's

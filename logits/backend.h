@@ -58,10 +58,10 @@ typedef struct kld_batch {
 /* What a run will ask for; known before a byte of weights is read. */
 typedef struct kld_device_spec {
     kld_precision precision;
-    size_t max_rows; /* rows of the largest batch */
-    size_t max_keys; /* rows of the key and value buffers */
-    size_t head_dim; /* of the widest head */
-    size_t kv_cols;  /* columns of the wider of the key and value buffers */
+    size_t max_rows;  /* rows of the largest batch */
+    size_t max_keys;  /* rows of the key and value buffers */
+    size_t head_dim;  /* of the widest head */
+    size_t kv_cols;   /* columns of the wider of the key and value buffers */
     size_t bias_cols; /* columns of the widest ACT product with a bias */
     /* Mixtures of experts; 0 without.  chosen: experts of a token; expert_cols: of gate and up
      * together. */
@@ -69,6 +69,10 @@ typedef struct kld_device_spec {
     /* Head statistics: rows and columns of a call, ids and draws a row, and the longest
      * reference lists to gather at. */
     size_t head_rows, vocab, top_k, tail_samples, ref_ld, ref_m;
+    /* Quantized inputs of products; 0 without.  act_cols: columns of the widest input of `linear`.
+     * act_formats: bit kld_act_format, of experts' inputs too. */
+    size_t act_cols;
+    uint32_t act_formats;
     uint32_t formats;     /* bit kld_format: formats of the weights */
     uint32_t activations; /* bit kld_activation */
     uint32_t blocks;      /* bit kld_block */
@@ -95,11 +99,13 @@ typedef struct kld_raw_weight {
  * when the stored bytes are what the device wants. */
 typedef struct kld_dev_weight {
     size_t rows, cols;
-    const void *data;   /* matrix [rows][cols] or vector [rows]; the back end's type */
-    const float *bias;  /* [rows] or NULL */
-    float alpha;        /* multiplies the product: y = alpha * (x W^T) + bias */
-    bool exact;         /* KLD_USE_ROUTER whose values are not those of a KLD_USE_MATRIX */
-    kld_raw_weight raw; /* embedding only */
+    const void *data;    /* matrix [rows][cols] or vector [rows]; the back end's type */
+    const float *bias;   /* [rows] or NULL */
+    float alpha;         /* multiplies the product: y = alpha * (x W^T) + bias */
+    kld_act_quant input; /* x is quantized so before the product; alpha has kld_act_alpha.  NONE
+                            from prepare: the caller sets it, of a KLD_USE_MATRIX alone */
+    bool exact;          /* KLD_USE_ROUTER whose values are not those of a KLD_USE_MATRIX */
+    kld_raw_weight raw;  /* embedding only */
 } kld_dev_weight;
 
 /* cos and sin of every angle: [positions][half] each, device memory, FP32. */
@@ -111,8 +117,8 @@ typedef struct kld_rope_table {
 /* What happens to a head of `dim` columns: norm, rotation, factor. */
 typedef struct kld_rope_args {
     size_t dim;
-    /* Columns first .. first + 2*half - 1 are rotated, the others copied.  Pairs (first + i, first +
-     * half + i), or (first + 2i, first + 2i + 1) when interleaved; they stay in place. */
+    /* Columns first .. first + 2*half - 1 are rotated, the others copied.  Pairs (first + i, first
+     * + half + i), or (first + 2i, first + 2i + 1) when interleaved; they stay in place. */
     size_t first;
     bool interleaved;
     const kld_rope_table *table;
@@ -245,9 +251,9 @@ typedef struct kld_backend {
      * its arguments. */
     size_t (*weight_bytes)(kld_precision precision, const kld_weight *w, kld_use use);
     /* Decode a weight into mem (weight_bytes, 256-byte aligned).  Matrices: FP32 values (FP32
-     * run) or values rounded to BF16 (BF16 run), the router's not; NVFP4 and FP8 per tensor leave their global
-     * scale to alpha, which makes them exact.  Vectors and biases: FP32.  The raw bytes must
-     * stay until the last use. */
+     * run) or values rounded to BF16 (BF16 run), the router's not; NVFP4 and FP8 per tensor leave
+     * their global scale to alpha, which makes them exact.  Vectors and biases: FP32.  The raw
+     * bytes must stay until the last use. */
     kld_status (*prepare)(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                           kld_dev_weight *out, kld_err *err);
 
@@ -268,7 +274,8 @@ typedef struct kld_backend {
     kld_status (*spread)(kld_device *dev, kld_view kv, kld_view r, size_t heads, kld_view k,
                          kld_view v, kld_err *err);
     /* y = alpha * (x W^T) + bias over the first y.cols rows of W; x ACT, y F32 or ACT.  With
-     * `add` (y F32) the result is added to y.  y does not overlap x.  Of a router, y is F32. */
+     * `add` (y F32) the result is added to y.  y does not overlap x.  Of a router, y is F32.  x is
+     * first quantized as w->input says, like `quantize` and beside x, which other products read. */
     kld_status (*linear)(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                          kld_view y, bool add, kld_err *err);
     /* Causal attention of the batch's queries over the key and value rows of their windows,
@@ -293,7 +300,8 @@ typedef struct kld_backend {
                         kld_err *err);
     /* x[row] += weight * (down (act(gate h[row]) * up h[row])), expert after expert in the order
      * given: products, roundings and biases as `linear` and `gated`, the sum FP32.  h ACT [rows],
-     * x F32 [rows].  A row's result does not depend on which other rows an expert has. */
+     * x F32 [rows].  Inputs are quantized as each weight's own `input` says.  A row's result does
+     * not depend on which other rows an expert has. */
     kld_status (*experts)(kld_device *dev, kld_view h, const kld_expert_rows *e, size_t n,
                           const kld_gate *act, kld_view x, kld_err *err);
     /* y = x as a product of quantized inputs sees it, without the factor kld_act_alpha(a), which

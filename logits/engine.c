@@ -45,6 +45,17 @@ static kld_status check_options(const kld_run *r, kld_err *err) {
     return KLD_OK;
 }
 
+/* Every weight's input can be quantized as it says. */
+static kld_status check_inputs(const kld_run *r, kld_err *err) {
+    if (r->opt->activations == KLD_ACTIVATIONS_WEIGHTS_ONLY) return KLD_OK;
+    for (kld_weight_at at = {0}; kld_model_next_weight(r->model, &at);) {
+        kld_act_quant input;
+        TRY(kld_graph_input(&r->model->config, at.slot, at.w, &input, err));
+        TRY(kld_where(err, kld_act_check(&input, at.w->cols, err), "%.300s", at.w->data->name));
+    }
+    return KLD_OK;
+}
+
 /* Windows are dealt in turn, so that every device has work until the end of the head stage,
  * whose results are handed out in order. */
 static kld_status deal(kld_run *r, kld_err *err) {
@@ -99,7 +110,7 @@ static kld_status open_lane(kld_run *r, size_t l, kld_err *err) {
     TRY(r->be->open(&lane->dev, spec, device_of(r, l), err));
     r->dev[l] = lane->dev;
     TRY(kld_graph_open(&lane->graph, r->model, &r->fit.schedule, r->be, lane->dev, spec,
-                       r->fit.place == KLD_ON_DEVICE, r->longest, err));
+                       r->opt->activations, r->fit.place == KLD_ON_DEVICE, r->longest, err));
     TRY(kld_stream_open(&lane->stream, r->be, lane->dev, lane->rows, r->model->config.hidden,
                         sizeof(float), r->fit.place, r->opt->spill_dir, spec->max_rows, err));
     if (r->dispatch) TRY(open_routed(r, lane, err));
@@ -120,6 +131,7 @@ static kld_status plan_run(kld_run *r, kld_err *err) {
     TRY(NEW_ARRAY(&r->lane, r->n_lanes, err));
     TRY(NEW_ARRAY(&r->dev, r->n_lanes, err));
     TRY(check_options(r, err));
+    TRY(check_inputs(r, err));
     TRY(deal(r, err));
     TRY(fit(r, err));
     return r->be->supports(&r->fit.spec, err);
@@ -287,8 +299,8 @@ static void note_memory(kld_run *r) {
     uint64_t device = 0, host = r->reader.host_bytes;
     for (size_t l = 0; l < r->n_lanes; l++) {
         const kld_lane *lane = &r->lane[l];
-        device +=
-            lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes + r->be->scratch_bytes(&r->fit.spec);
+        device += lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes +
+                  r->be->scratch_bytes(&r->fit.spec);
         host += lane->stream.host_bytes + lane->normed.host_bytes;
         host += lane->rows * (2 * r->fit.spec.chosen + 1) * (r->dispatch ? sizeof(float) : 0);
     }

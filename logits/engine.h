@@ -10,6 +10,7 @@
 #include "kld/base/json.h"
 #include "kld/base/status.h"
 #include "kld/store/records.h"
+#include "loaders/act_declared.h"
 #include "loaders/model.h"
 #include "logits/backend.h"
 #include <stdbool.h>
@@ -65,12 +66,22 @@ typedef struct kld_route_io {
     bool ids_only;
 } kld_route_io;
 
+/* Inputs of products with quantized weights. */
+typedef enum kld_activations {
+    KLD_ACTIVATIONS_WEIGHTS_ONLY, /* as they are */
+    KLD_ACTIVATIONS_AS_DECLARED   /* quantized as kld_weight.act says: the model went through
+                                     kld_act_resolve */
+} kld_activations;
+const char *kld_activations_name(kld_activations a); /* "weights-only", "as-declared" */
+
 typedef struct kld_engine_options {
     kld_precision precision;
-    size_t vocab;     /* columns used in the softmax; 1..config.vocab */
-    size_t top_k;     /* at most this many ids a position; >= 1 */
-    size_t min_k;     /* at least this many (or vocab); <= top_k */
-    double tail_mass; /* stop when the remaining mass is at most this */
+    kld_activations activations;
+    kld_fused_scale fused; /* what the model was resolved with; for the identity alone */
+    size_t vocab;          /* columns used in the softmax; 1..config.vocab */
+    size_t top_k;          /* at most this many ids a position; >= 1 */
+    size_t min_k;          /* at least this many (or vocab); <= top_k */
+    double tail_mass;      /* stop when the remaining mass is at most this */
     size_t tail_samples;
     uint64_t seed;                      /* of the tail draws */
     size_t ref_top_k, ref_tail_samples; /* at least the longest lists the sink gathers at */
@@ -80,10 +91,11 @@ typedef struct kld_engine_options {
                                nine tenths of what is free */
     uint64_t memory;        /* host bytes for the residual stream before it spills to a file; 0 =
                                auto: half of the free memory */
-    size_t expert_group;    /* experts on the device at a time; 0 = auto.  Results do not depend on it */
-    const char *spill_dir;  /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
-    const char *state_dir;  /* where the residual is checkpointed for a resume (created);
-                               NULL = no checkpoints */
+    size_t
+        expert_group; /* experts on the device at a time; 0 = auto.  Results do not depend on it */
+    const char *spill_dir;       /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
+    const char *state_dir;       /* where the residual is checkpointed for a resume (created);
+                                    NULL = no checkpoints */
     bool checkpoint_every_layer; /* whatever it costs; otherwise as often as it stays under
                                     5 % of the time run so far, and when interrupted or when the
                                     head stage fails */
@@ -136,8 +148,11 @@ KLD_NODISCARD kld_status kld_engine_check(const kld_model *m, const kld_backend 
                                           kld_err *err);
 
 /* Identity of the arithmetic, for the capture header: flat JSON object (owned by the caller)
- * with "version", "backend", "device", "blas", "precision", "accumulate", "activations", "chunk",
- * and "arithmetic": one string that is equal exactly when results are comparable. */
+ * with "version", "backend", "device", "blas", "precision", "accumulate", "activations"
+ * (kld_activations_name), "chunk", with as-declared "fused_input_scale" (kld_fused_scale_name), and
+ * "arithmetic": one string that is equal exactly when results are those of the same arithmetic.
+ * How inputs are quantized is its end, from KLD_ARITHMETIC_INPUTS (kld/store/capture.h) on, and
+ * absent for weights-only: it belongs to the checkpoint rather than to the engine. */
 KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
                                              const kld_engine_options *opt, json_t **out,
                                              kld_err *err);
@@ -146,10 +161,10 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
 typedef struct kld_plan {
     uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
     uint64_t largest_group; /* stored, of experts that are on the device at a time; 0 without */
-    uint64_t embed_bytes, head_bytes;                     /* stored embedding; decoded head */
-    uint64_t residual_bytes;                              /* in memory or in the spill file */
-    uint64_t scratch_bytes;                               /* activations and the back end's own */
-    uint64_t total_bytes; /* all of it at the worst moment, residual included */
+    uint64_t embed_bytes, head_bytes; /* stored embedding; decoded head */
+    uint64_t residual_bytes;          /* in memory or in the spill file */
+    uint64_t scratch_bytes;           /* activations and the back end's own */
+    uint64_t total_bytes;             /* all of it at the worst moment, residual included */
 } kld_plan;
 KLD_NODISCARD kld_status kld_engine_plan(const kld_model *m, const kld_backend *backend,
                                          const kld_engine_options *opt, uint64_t tokens,

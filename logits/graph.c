@@ -34,8 +34,7 @@ static struct widths widths_of(const kld_model *m) {
         w.k = num_max(w.k, k);
         w.v = num_max(w.v, v);
         w.mixed = num_max(w.mixed, a->heads * a->value_dim);
-        if (c->kv_lora)
-            w.latent_kv = num_max(w.latent_kv, a->heads * (c->nope_dim + a->value_dim));
+        if (c->kv_lora) w.latent_kv = num_max(w.latent_kv, a->heads * (c->nope_dim + a->value_dim));
         if (m->layer[l].slot[KLD_SLOT_QKV].rows) w.qkv = num_max(w.qkv, q + k + v);
     }
     w.q = num_max(w.q, w.mixed); /* its buffer takes the output, too */
@@ -101,8 +100,8 @@ uint64_t kld_graph_weight_bytes(const kld_model *m, const kld_backend *be, kld_p
     return n;
 }
 
-uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s,
-                                   const kld_backend *be, kld_precision p) {
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s, const kld_backend *be,
+                                   kld_precision p) {
     uint64_t most = 0;
     for (size_t i = 0; i < s->n; i++)
         most = num_max(most, kld_graph_weight_bytes(m, be, p, &s->stage[i]));
@@ -178,8 +177,10 @@ static kld_status open_tables(kld_graph *g, size_t positions, kld_err *err) {
 
 kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_schedule *s,
                           const kld_backend *be, kld_device *dev, const kld_device_spec *spec,
-                          bool resident, size_t positions, kld_err *err) {
+                          kld_activations activations, bool resident, size_t positions,
+                          kld_err *err) {
     memset(g, 0, sizeof *g);
+    g->activations = activations;
     g->model = m;
     g->be = be;
     g->dev = dev;
@@ -211,6 +212,28 @@ void kld_graph_close(kld_graph *g) {
     memset(g, 0, sizeof *g);
 }
 
+kld_status kld_graph_input(const kld_config *c, kld_slot slot, const kld_weight *w,
+                           kld_act_quant *out, kld_err *err) {
+    float v = (float)c->value_scale;
+    *out = w->act;
+    if (slot != KLD_SLOT_O || v == 1) return KLD_OK;
+    switch (w->act.format) {
+    case KLD_AQ_NVFP4: out->scale *= v; return KLD_OK;
+    case KLD_AQ_FP8_TENSOR: out->scale /= v; return KLD_OK;
+    case KLD_AQ_FP8_BLOCK:
+        out->eps /= v;
+        if (w->act.power_of_two) break;
+        return KLD_OK;
+    case KLD_AQ_MXFP4:
+    case KLD_AQ_MXFP8: break;
+    default: return KLD_OK;
+    }
+    return kld_fail(err, KLD_E_UNSUPPORTED,
+                    "'%.300s': %s inputs with power-of-two scales of values that are multiplied by "
+                    "%g are not emulated; use --activations weights-only",
+                    w->data->name, kld_act_format_name(w->act.format), (double)v);
+}
+
 kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader, const kld_stage *s, size_t d,
                              kld_err *err) {
     const kld_backend *be = g->be;
@@ -221,10 +244,14 @@ kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader, const kld_s
         const kld_stage_weight *sw = &s->weight[i];
         kld_raw_weight raw;
         bool expert = s->key.kind == KLD_STAGE_EXPERTS;
-        kld_dev_weight *w = expert ? &g->expert[sw->expert][sw->slot - KLD_SLOT_EXPERT_GATE]
-                                   : &g->w[sw->slot];
+        kld_dev_weight *w =
+            expert ? &g->expert[sw->expert][sw->slot - KLD_SLOT_EXPERT_GATE] : &g->w[sw->slot];
         kld_reader_weight(reader, s, i, d, &raw);
         TRY(be->prepare(g->dev, &raw, sw->use, at, w, err));
+        if (sw->use == KLD_USE_MATRIX && g->activations == KLD_ACTIVATIONS_AS_DECLARED) {
+            TRY(kld_graph_input(&g->model->config, sw->slot, sw->w, &w->input, err));
+            w->alpha *= kld_act_alpha(&w->input);
+        }
         /* What attention gives is a sum of values: their factor can wait until after it. */
         if (sw->slot == KLD_SLOT_O) w->alpha *= (float)g->model->config.value_scale;
         g->has[sw->slot] = true;

@@ -43,23 +43,25 @@ typedef struct kld_graph {
     const kld_backend *be;
     kld_device *dev; /* borrowed */
     kld_precision precision;
-    kld_view x; /* residual rows F32 [max_rows][hidden] when they are not resident */
-    kld_view h; /* normed rows ACT [max_rows][hidden] */
-    kld_view post;              /* what a block gives, F32 [max_rows][hidden], before its norm */
-    kld_view q, qa;             /* [max_rows][heads*head_dim] F32, ACT */
-    kld_view k, ka, va;         /* [max_rows][kv*head_dim] F32; [max_keys][kv*dim] ACT */
-    kld_view qkv;               /* [max_rows][all three] F32, when they are one matrix */
-    kld_view ql, qla;           /* latent attention: [max_rows][q_lora] F32, ACT */
-    kld_view kvl, kvla, kr, kv; /* [kv_lora + rope] F32; [kv_lora], [rope], [heads*(nope+value)] ACT */
-    kld_view gate, up, act;     /* [max_rows][intermediate] ACT */
-    kld_view routed;            /* router logits F32 [max_rows][experts] */
-    kld_view logits;            /* [head_rows][vocab] F32 */
+    kld_activations activations;
+    kld_view x;         /* residual rows F32 [max_rows][hidden] when they are not resident */
+    kld_view h;         /* normed rows ACT [max_rows][hidden] */
+    kld_view post;      /* what a block gives, F32 [max_rows][hidden], before its norm */
+    kld_view q, qa;     /* [max_rows][heads*head_dim] F32, ACT */
+    kld_view k, ka, va; /* [max_rows][kv*head_dim] F32; [max_keys][kv*dim] ACT */
+    kld_view qkv;       /* [max_rows][all three] F32, when they are one matrix */
+    kld_view ql, qla;   /* latent attention: [max_rows][q_lora] F32, ACT */
+    kld_view kvl, kvla, kr,
+        kv;                 /* [kv_lora + rope] F32; [kv_lora], [rope], [heads*(nope+value)] ACT */
+    kld_view gate, up, act; /* [max_rows][intermediate] ACT */
+    kld_view routed;        /* router logits F32 [max_rows][experts] */
+    kld_view logits;        /* [head_rows][vocab] F32 */
     kld_rope_table rope[KLD_ATTN_KINDS];
-    const float *query_factor; /* [positions] device memory, or NULL */
-    void *block;               /* owned: all of the views above */
-    void *weights;             /* owned: prepared weights of one stage */
-    void *rope_mem;            /* owned */
-    uint64_t bytes;            /* of device memory taken */
+    const float *query_factor;        /* [positions] device memory, or NULL */
+    void *block;                      /* owned: all of the views above */
+    void *weights;                    /* owned: prepared weights of one stage */
+    void *rope_mem;                   /* owned */
+    uint64_t bytes;                   /* of device memory taken */
     kld_dev_weight w[KLD_SLOT_COUNT]; /* of the stage last prepared */
     bool has[KLD_SLOT_COUNT];
     kld_dev_weight (*expert)[3]; /* owned [largest group]: gate, up (rows 0: in gate), down */
@@ -72,16 +74,23 @@ uint64_t kld_graph_block_bytes(const kld_model *m, size_t act_size, const kld_de
 uint64_t kld_graph_weight_bytes(const kld_model *m, const kld_backend *be, kld_precision p,
                                 const kld_stage_key *key);
 /* Of the largest stage. */
-uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s,
-                                   const kld_backend *be, kld_precision p);
+uint64_t kld_graph_largest_weights(const kld_model *m, const kld_schedule *s, const kld_backend *be,
+                                   kld_precision p);
 uint64_t kld_graph_rope_bytes(const kld_model *m, size_t positions);
 
 /* KLD_E_NOMEM, KLD_E_DEVICE.  g is then empty; kld_graph_close is always fine. */
 KLD_NODISCARD kld_status kld_graph_open(kld_graph *g, const kld_model *m, const kld_schedule *s,
                                         const kld_backend *be, kld_device *dev,
-                                        const kld_device_spec *spec, bool resident,
-                                        size_t positions, kld_err *err);
+                                        const kld_device_spec *spec, kld_activations activations,
+                                        bool resident, size_t positions, kld_err *err);
 void kld_graph_close(kld_graph *g);
+
+/* How the input of a weight's product is quantized: its own w->act, but of KLD_SLOT_O what
+ * attention gives lacks config.value_scale, which is in the weight's factor instead, so that scales
+ * are those of the smaller or larger input.  KLD_E_UNSUPPORTED  a format whose scales are powers of
+ * two. */
+KLD_NODISCARD kld_status kld_graph_input(const kld_config *c, kld_slot slot, const kld_weight *w,
+                                         kld_act_quant *out, kld_err *err);
 
 /* Decode a stage that reader gave into g->w or g->expert; this is the reader's device number d. */
 KLD_NODISCARD kld_status kld_graph_prepare(kld_graph *g, const kld_reader *reader,

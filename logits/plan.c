@@ -2,6 +2,7 @@
 #include "kld/base/num.h"
 #include "kld/base/system.h"
 #include "kld/base/version.h"
+#include "kld/store/capture.h"
 #include "logits/run.h"
 
 #include <stdio.h>
@@ -21,7 +22,8 @@ static uint32_t formats_of(const kld_model *m) {
 }
 
 /* Widest buffers of any layer. */
-static void widen(const kld_model *m, kld_device_spec *s, size_t *widest) {
+static void widen(const kld_model *m, const kld_engine_options *opt, kld_device_spec *s,
+                  size_t *widest) {
     const kld_config *c = &m->config;
     *widest = num_max(num_max(c->intermediate, c->shared_intermediate), c->hidden);
     for (size_t l = 0; l < c->layers; l++) {
@@ -32,6 +34,11 @@ static void widen(const kld_model *m, kld_device_spec *s, size_t *widest) {
         s->head_dim = num_max(s->head_dim, num_max(a->head_dim, a->value_dim));
         s->kv_cols = num_max(s->kv_cols, kv);
         for (size_t i = 0; i < y->n_sub; i++) s->blocks |= 1u << y->sub[i].block;
+    }
+    for (kld_weight_at at = {0}; opt->activations && kld_model_next_weight(m, &at);) {
+        if (at.w->act.format == KLD_AQ_NONE) continue;
+        s->act_formats |= 1u << at.w->act.format;
+        if (at.slot < KLD_SLOT_EXPERT_GATE) s->act_cols = num_max(s->act_cols, at.w->cols);
     }
     for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
         if (at.w->bias && at.slot != KLD_SLOT_O && at.slot != KLD_SLOT_DOWN)
@@ -56,7 +63,7 @@ static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
                          .formats = formats_of(m),
                          .activations = 1u << c->activation};
     size_t widest, chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
-    widen(m, &s, &widest);
+    widen(m, opt, &s, &widest);
     /* An expert gets few of a batch's rows.  So that they are enough for its products to run at
      * their full rate, a device with memory of its own gets larger batches than it would ask for;
      * when they do not fit, they are halved like others. */
@@ -126,17 +133,16 @@ static kld_status too_small(const kld_model *m, const kld_backend *be, const kld
     double gib = 0x1p-30;
     kld_precision p = f->spec.precision;
     size_t act = be->elem_size(p, KLD_ELEM_ACT);
-    return kld_fail(
-        err, KLD_E_NOMEM,
-        "%.2f GiB of device memory are allowed or free, and the smallest possible "
-        "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
-        "%.2f, activations, keys and logits %.2f, scratch %.2f",
-        gib * (double)budget, gib * (double)f->device_bytes,
-        gib * (double)kld_schedule_pair_bytes(m, &f->schedule, 0),
-        gib * (double)kld_graph_largest_weights(m, &f->schedule, be, p),
-        gib * (double)(kld_graph_block_bytes(m, act, &f->spec, false) +
-                       kld_graph_rope_bytes(m, longest)),
-        gib * (double)be->scratch_bytes(&f->spec));
+    return kld_fail(err, KLD_E_NOMEM,
+                    "%.2f GiB of device memory are allowed or free, and the smallest possible "
+                    "here is %.2f GiB: weights of two neighbouring stages %.2f, decoded weights "
+                    "%.2f, activations, keys and logits %.2f, scratch %.2f",
+                    gib * (double)budget, gib * (double)f->device_bytes,
+                    gib * (double)kld_schedule_pair_bytes(m, &f->schedule, 0),
+                    gib * (double)kld_graph_largest_weights(m, &f->schedule, be, p),
+                    gib * (double)(kld_graph_block_bytes(m, act, &f->spec, false) +
+                                   kld_graph_rope_bytes(m, longest)),
+                    gib * (double)be->scratch_bytes(&f->spec));
 }
 
 kld_status kld_run_fit(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
@@ -209,13 +215,23 @@ static kld_status set(json_t *obj, const char *key, const char *text, kld_err *e
     return KLD_OK;
 }
 
+const char *kld_activations_name(kld_activations a) {
+    return a == KLD_ACTIVATIONS_AS_DECLARED ? "as-declared" : "weights-only";
+}
+
 kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_options *opt,
                                json_t **out, kld_err *err) {
     *out = NULL;
     kld_device_identity id;
     backend->identity(opt->precision, opt->n_devices ? opt->devices[0] : 0, &id);
     bool bf16 = opt->precision == KLD_PRECISION_BF16;
-    char chunk[32];
+    bool declared = opt->activations == KLD_ACTIVATIONS_AS_DECLARED;
+    const char *fused = kld_fused_scale_name(opt->fused);
+    char chunk[32], arithmetic[sizeof id.arithmetic + 128];
+    snprintf(arithmetic, sizeof arithmetic, "%s%s%s%s%s", id.arithmetic,
+             declared ? KLD_ARITHMETIC_INPUTS : "",
+             declared ? kld_activations_name(opt->activations) : "", declared ? ", scales " : "",
+             declared ? fused : "");
     snprintf(chunk, sizeof chunk, "%d", KLD_CHUNK);
     json_t *obj = json_object();
     if (!obj) return kld_fail(err, KLD_E_NOMEM, "out of memory");
@@ -227,9 +243,10 @@ kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_opti
     TRY_TO(fail, set(obj, "blas", id.blas, err));
     TRY_TO(fail, set(obj, "precision", bf16 ? "bf16" : "fp32", err));
     TRY_TO(fail, set(obj, "accumulate", "fp32", err));
-    TRY_TO(fail, set(obj, "activations", bf16 ? "bf16" : "fp32", err));
+    TRY_TO(fail, set(obj, "activations", kld_activations_name(opt->activations), err));
+    if (declared) TRY_TO(fail, set(obj, "fused_input_scale", fused, err));
     TRY_TO(fail, set(obj, "chunk", chunk, err));
-    TRY_TO(fail, set(obj, "arithmetic", id.arithmetic, err));
+    TRY_TO(fail, set(obj, "arithmetic", arithmetic, err));
     *out = obj;
     return KLD_OK;
 fail:

@@ -9,6 +9,7 @@
 #include "kld/base/place.h"
 #include "kld/capture/deliver.h"
 #include "kld/capture/identity.h"
+#include "kld/capture/inputs.h"
 #include "kld/capture/routes.h"
 #include "kld/store/capture.h"
 #include "loaders/model.h"
@@ -189,6 +190,8 @@ static kld_status fill_info(job *j, kld_err *err) {
     i->seed = o->seed;
     j->engine = (kld_engine_options){
         .precision = o->precision,
+        .activations = o->activations,
+        .fused = o->fused,
         .vocab = i->vocab,
         .top_k = i->top_k,
         .min_k = i->min_k,
@@ -262,6 +265,8 @@ static kld_status prepare(job *j, kld_err *err) {
     TRY(kld_hub_resolve(o->model, &j->dir, err));
     TRY(kld_model_open(&j->model, j->dir, err));
     TRY(kld_checkpoint_not_output(&j->model->ckpt, o->output, err));
+    if (o->activations == KLD_ACTIVATIONS_AS_DECLARED)
+        TRY(kld_inputs_resolve(j->model, j->dir, o->fused, err));
     for (size_t i = 0; i < j->model->n_warnings; i++) kld_warn("%s", j->model->warnings[i]);
     TRY(choose_vocab(j, err));
     TRY(open_reference(j, err));

@@ -19,6 +19,8 @@ typedef struct kld_capture_options {
     const char *label;  /* overrides the method label; NULL = from the checkpoint */
     const char *name;   /* overrides the name; NULL = last part of `model` */
     kld_precision precision;
+    kld_activations activations; /* weights only, or inputs quantized as the checkpoint says */
+    kld_fused_scale fused;       /* of as-declared */
     uint64_t top_k, min_k;
     double tail_mass;
     bool tail_samples_set; /* tail_samples was asked for */
@@ -51,7 +53,7 @@ typedef struct kld_capture_summary {
  *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
  *            and any error of a resumed run: what an earlier one did is not this one's to lose
  *   removed  any other error: it could never become whole
- * Warnings and notes go to the log. */
+ * Warnings and notes go to the log.  Errors of as-declared are those of kld_act_resolve. */
 KLD_NODISCARD kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out,
                                          kld_err *err);
 

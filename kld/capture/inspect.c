@@ -3,6 +3,7 @@
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
 #include "kld/capture/identity.h"
+#include "kld/capture/inputs.h"
 #include "kld/store/capture.h"
 #include "loaders/model.h"
 #include "logits/engine.h"
@@ -185,6 +186,13 @@ static kld_status inspect_model(const char *path, const kld_inspect_options *o, 
     TRY(kld_hub_resolve(path, &dir, err));
     kld_status st = kld_model_open(&m, dir, err);
     if (st == KLD_OK) st = describe_model(m, path, o, out, err);
+    json_t *inputs = NULL;
+    if (st == KLD_OK) st = kld_inputs_declared(m, &inputs, err);
+    if (st == KLD_OK) st = member(*out, "declared_inputs", inputs, &inputs, err);
+    if (st != KLD_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
     kld_model_free(m);
     kld_free(dir);
     return st;

@@ -2,6 +2,8 @@
  * disagree. */
 #include "kld/capture/inspect.h"
 
+#include "kld/capture/inputs.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -139,6 +141,12 @@ static kld_status checkpoint_text(const json_t *v, kld_buf *out, kld_err *err) {
     const json_t *plan = json_object_get(v, "plan"), *read = json_object_get(v, "read");
     TRY(shape_lines(v, out, err));
     TRY(module_lines(json_object_get(v, "modules"), out, err));
+    const json_t *inputs = json_object_get(v, "declared_inputs");
+    if (json_object_size(inputs)) {
+        TRY(kld_buf_adds(out, "  declared quantization of inputs: ", err));
+        TRY(kld_inputs_text(inputs, out, err));
+        TRY(kld_buf_adds(out, "\n", err));
+    }
     TRY(kld_buf_addf(
         out, err, "  largest layer %s stored, %s decoded; read once in %.1f s at %s a second\n",
         bytes(num(plan, "largest_layer_stored"), a), bytes(num(plan, "largest_layer_decoded"), b),

@@ -4,6 +4,7 @@
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/place.h"
+#include "kld/capture/inputs.h"
 #include "kld/capture/npy.h"
 #include "loaders/model.h"
 
@@ -71,12 +72,16 @@ kld_status kld_logits_run(const kld_logits_options *opt, kld_logits_summary *out
     TRY_TO(done, kld_model_open(&m, dir, err));
     TRY_TO(done, kld_output_not_input(opt->output, opt->ids, err));
     TRY_TO(done, kld_checkpoint_not_output(&m->ckpt, opt->output, err));
+    if (opt->activations == KLD_ACTIVATIONS_AS_DECLARED)
+        TRY_TO(done, kld_inputs_resolve(m, dir, opt->fused, err));
     for (size_t i = 0; i < m->n_warnings; i++) kld_warn("%s", m->warnings[i]);
     out->tokens = n;
     out->vocab = m->config.vocab;
     TRY_TO(done, kld_writer_open(&w, opt->output, err));
     TRY_TO(done, kld_npy_header_f32(&w, n, out->vocab, err));
     const kld_engine_options eo = {.precision = opt->precision,
+                                   .activations = opt->activations,
+                                   .fused = opt->fused,
                                    .vocab = out->vocab,
                                    .top_k = 1,
                                    .min_k = 1,

@@ -14,6 +14,8 @@ typedef struct kld_logits_options {
     const char *ids;    /* FILE.npy, or "1,2,3" */
     const char *output; /* FILE.npy */
     kld_precision precision;
+    kld_activations activations; /* as in kld_capture_options */
+    kld_fused_scale fused;
     const kld_choice *where; /* borrowed; NULL = the CPU */
     uint64_t device_memory;  /* of each device; 0 = auto */
 } kld_logits_options;

@@ -99,6 +99,19 @@ kld_precision cli_precision(struct argp_state *s, const char *text) {
     return KLD_PRECISION_FP32;
 }
 
+kld_activations cli_activations(struct argp_state *s, const char *text) {
+    if (strcmp(text, "weights-only") == 0) return KLD_ACTIVATIONS_WEIGHTS_ONLY;
+    if (strcmp(text, "as-declared") != 0)
+        argp_error(s, "--activations '%s': weights-only or as-declared", text);
+    return KLD_ACTIVATIONS_AS_DECLARED;
+}
+
+kld_fused_scale cli_fused(struct argp_state *s, const char *text) {
+    if (strcmp(text, "own") == 0) return KLD_FUSED_OWN;
+    if (strcmp(text, "max") != 0) argp_error(s, "--fused-input-scale '%s': own or max", text);
+    return KLD_FUSED_MAX;
+}
+
 void cli_threads(uint64_t n) {
     if (n > 0) omp_set_num_threads(n < 1024 ? (int)n : 1024);
 }

@@ -28,6 +28,8 @@ uint64_t cli_u64(struct argp_state *s, const char *option, const char *text);
 double cli_f64(struct argp_state *s, const char *option, const char *text);
 uint64_t cli_size(struct argp_state *s, const char *option, const char *text);
 kld_precision cli_precision(struct argp_state *s, const char *text);
+kld_activations cli_activations(struct argp_state *s, const char *text);
+kld_fused_scale cli_fused(struct argp_state *s, const char *text); /* --fused-input-scale */
 
 /* --threads: 0 = all cores. */
 void cli_threads(uint64_t n);

@@ -23,7 +23,9 @@ enum {
     KEY_STATS,
     KEY_DEVICE,
     KEY_GPU_MEMORY,
-    KEY_ROUTES
+    KEY_ROUTES,
+    KEY_ACTIVATIONS,
+    KEY_FUSED
 };
 
 typedef struct args {
@@ -32,6 +34,7 @@ typedef struct args {
     const char *device;
     kld_choice where;
     uint64_t threads;
+    bool fused; /* --fused-input-scale was given */
     bool stats;
 } args;
 
@@ -46,6 +49,14 @@ static const struct argp_option options[] = {
     {"name", KEY_NAME, "TEXT", 0, "Name in reports; default from --model", 2},
     {"precision", KEY_PRECISION, "bf16|fp32", 0,
      "Inputs of matrix products; sums are FP32 (default bf16)", 3},
+    {"activations", KEY_ACTIVATIONS, "weights-only|as-declared", 0,
+     "Inputs of quantized products: as they are, or quantized as the checkpoint says that its "
+     "serving kernels do (default weights-only)",
+     3},
+    {"fused-input-scale", KEY_FUSED, "own|max", 0,
+     "With as-declared: static input scales of q/k/v, gate/up and a layer's experts, each its own "
+     "or the largest of those that engines fuse (default own)",
+     3},
     {"top-k", KEY_TOP_K, "N", 0, "At most this many ids a position (default 256)", 3},
     {"min-k", KEY_MIN_K, "N", 0, "At least this many (default 10)", 3},
     {"tail-mass", KEY_TAIL_MASS, "P", 0,
@@ -84,6 +95,11 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_REF: o->ref = arg; return 0;
     case KEY_LABEL: o->label = arg; return 0;
     case KEY_NAME: o->name = arg; return 0;
+    case KEY_ACTIVATIONS: o->activations = cli_activations(s, arg); return 0;
+    case KEY_FUSED:
+        o->fused = cli_fused(s, arg);
+        a->fused = true;
+        return 0;
     case KEY_PRECISION: o->precision = cli_precision(s, arg); return 0;
     case KEY_TOP_K: o->top_k = cli_u64(s, "--top-k", arg); return 0;
     case KEY_MIN_K: o->min_k = cli_u64(s, "--min-k", arg); return 0;
@@ -118,6 +134,8 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
                        !o->model   ? "--model"
                        : !o->suite ? "--suite"
                                    : "--output");
+        if (a->fused && o->activations != KLD_ACTIVATIONS_AS_DECLARED)
+            argp_error(s, "--fused-input-scale needs --activations as-declared");
         if (o->resume && o->force) argp_error(s, "--resume and --force exclude each other");
         return 0;
     default: return ARGP_ERR_UNKNOWN;

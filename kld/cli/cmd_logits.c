@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-enum { KEY_IDS = 1, KEY_PRECISION, KEY_DEVICE, KEY_GPU_MEMORY };
+enum { KEY_IDS = 1, KEY_PRECISION, KEY_DEVICE, KEY_GPU_MEMORY, KEY_ACTIVATIONS, KEY_FUSED };
 
 typedef struct args {
     cli_common common;
@@ -12,6 +12,7 @@ typedef struct args {
     const char *device;
     kld_choice where;
     uint64_t threads;
+    bool fused; /* --fused-input-scale was given */
 } args;
 
 static const struct argp_option options[] = {
@@ -20,6 +21,14 @@ static const struct argp_option options[] = {
     {"ids", KEY_IDS, "FILE.npy|1,2,3", 0, "Token ids of the sequence", 1},
     {"output", 'o', "FILE.npy", 0, "Where the float32 array [tokens][vocabulary] goes", 1},
     {"precision", KEY_PRECISION, "bf16|fp32", 0, "Inputs of matrix products (default fp32)", 2},
+    {"activations", KEY_ACTIVATIONS, "weights-only|as-declared", 0,
+     "Inputs of quantized products: as they are, or quantized as the checkpoint says that its "
+     "serving kernels do (default weights-only)",
+     2},
+    {"fused-input-scale", KEY_FUSED, "own|max", 0,
+     "With as-declared: static input scales of q/k/v, gate/up and a layer's experts, each its own "
+     "or the largest of those that engines fuse (default own)",
+     2},
     {"device", KEY_DEVICE, "auto|cpu|cuda[:N]", 0,
      "Where to run (default auto: the first card, if any)", 2},
     {"gpu-memory", KEY_GPU_MEMORY, "SIZE", 0,
@@ -36,6 +45,11 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case 'o': a->opt.output = arg; return 0;
     case 't': a->threads = cli_u64(s, "--threads", arg); return 0;
     case KEY_IDS: a->opt.ids = arg; return 0;
+    case KEY_ACTIVATIONS: a->opt.activations = cli_activations(s, arg); return 0;
+    case KEY_FUSED:
+        a->opt.fused = cli_fused(s, arg);
+        a->fused = true;
+        return 0;
     case KEY_PRECISION: a->opt.precision = cli_precision(s, arg); return 0;
     case KEY_DEVICE: a->device = arg; return 0;
     case KEY_GPU_MEMORY: a->opt.device_memory = cli_size(s, "--gpu-memory", arg); return 0;
@@ -46,6 +60,8 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
                        !a->opt.model ? "--model"
                        : !a->opt.ids ? "--ids"
                                      : "--output");
+        if (a->fused && a->opt.activations != KLD_ACTIVATIONS_AS_DECLARED)
+            argp_error(s, "--fused-input-scale needs --activations as-declared");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -10,8 +10,13 @@ KLD_EXTERN_C_BEGIN
 /* The reference must be able to be one.  KLD_E_INPUT  it was captured against another. */
 KLD_NODISCARD kld_status kld_belong_reference(const kld_capture *ref, kld_err *err);
 
+/* How inputs of products were quantized: "weights-only", or "as-declared" and which static scales:
+ * "as-declared (own scales)", "as-declared (max scales)". */
+const char *kld_belong_activations(const kld_capture_info *i);
+
 /* Same tokenizer, suite, vocabulary, windows and positions; a candidate captured with --ref
  * names this reference's content; same engine arithmetic, else *mismatch is set when allowed.
+ * Quantized inputs are no part of that: a reference without, a candidate with them is the usual.
  * KLD_E_INPUT  the message names the field and both values. */
 KLD_NODISCARD kld_status kld_belong_headers(const kld_capture *ref, const kld_capture *cand,
                                             bool allow_mismatch, bool *mismatch, kld_err *err);

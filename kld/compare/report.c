@@ -3,6 +3,7 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "kld/base/version.h"
+#include "kld/compare/belong.h"
 #include "kld/compare/warnings.h"
 
 #include <math.h>
@@ -157,6 +158,7 @@ static long floor_candidate(const kld_report *r) {
         bool same = memcmp(&c->info->model, &ref->model, sizeof ref->model) == 0;
         if (!zero_digest(&ref->model_full) && !zero_digest(&c->info->model_full))
             same = same && memcmp(&c->info->model_full, &ref->model_full, sizeof(kld_digest)) == 0;
+        same = same && !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
         if (!(c->self || (same && !c->arithmetic_mismatch))) continue;
         if (found < 0 || (r->cand[found].self && !c->self)) found = (long)k;
     }
@@ -189,6 +191,7 @@ static void reference(kld_report *r, json_t *top) {
     kld_emit_text(e, o, "name", i->name);
     kld_emit_text(e, o, "label", i->label);
     kld_emit_text(e, o, "family", i->family);
+    kld_emit_text(e, o, "activations", kld_belong_activations(i));
     kld_emit_text(e, o, "path", r->ref.path);
     kld_emit_digest(e, o, "model_digest", &i->model);
     kld_emit_digest(e, o, "suite_digest", &i->suite);

@@ -1,5 +1,7 @@
 #include "kld/compare/report.h"
 
+#include "kld/compare/belong.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -226,6 +228,7 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     json_t *o = kld_emit_object(e, candidates, NULL);
     kld_emit_text(e, o, "name", side->info->name);
     kld_emit_text(e, o, "label", side->info->label);
+    kld_emit_text(e, o, "activations", kld_belong_activations(side->info));
     kld_emit_text(e, o, "path", side->path);
     kld_emit_digest(e, o, "model_digest", &side->info->model);
     kld_emit_digest(e, o, "content_digest", &side->content);

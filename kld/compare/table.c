@@ -118,6 +118,7 @@ static void head(struct out *o, const json_t *r) {
         puts_(o, " - ");
         name(o, text_of(ref, "label"), 24, false);
     }
+    put(o, "; activations %s", text_of(ref, "activations"));
     put(o, "\n%lld positions, %lld windows, %lld source clusters; suite %.12s, vocabulary %lld\n",
         (long long)json_integer_value(at(r, "positions", NULL)),
         (long long)json_integer_value(at(r, "windows", NULL)),
@@ -132,6 +133,7 @@ static void head(struct out *o, const json_t *r) {
             puts_(o, " - ");
             name(o, text_of(c, "label"), 30, false);
         }
+        put(o, "; activations %s", text_of(c, "activations"));
         puts_(o, "\n");
     }
 }

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 struct list {
     kld_emit *e;
@@ -92,6 +93,35 @@ static void about_precision(struct list *l, long k, const json_t *c, bool is_flo
              "measured again");
 }
 
+static const char *mode_of(const json_t *c) {
+    const char *s = json_string_value(json_object_get(c, "activations"));
+    return s ? s : "";
+}
+
+/* A reference without quantized inputs is the usual; everything else is easily an accident. */
+static void about_activations(struct list *l, const json_t *result) {
+    const json_t *ref = json_object_get(result, "reference");
+    const json_t *cands = json_object_get(result, "candidates"), *first = NULL;
+    const char *model = json_string_value(json_object_get(ref, "model_digest"));
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        const json_t *c = json_array_get(cands, k);
+        const char *of = json_string_value(json_object_get(c, "model_digest"));
+        if (strcmp(mode_of(ref), "weights-only") != 0 && strcmp(mode_of(ref), mode_of(c)) != 0)
+            warn(l, "activations_reference", (long)k,
+                 "the reference was captured with activations %s, this candidate with %s: its KL "
+                 "holds the reference's own rounding of inputs. Capture the reference with "
+                 "--activations weights-only",
+                 mode_of(ref), mode_of(c));
+        if (model && of && strcmp(model, of) == 0) continue;
+        if (!first) first = c;
+        if (strcmp(mode_of(first), mode_of(c)) == 0) continue;
+        warn(l, "activations_differ", (long)k,
+             "captured with activations %s, other candidates with %s: part of what sets them apart "
+             "is that",
+             mode_of(c), mode_of(first));
+    }
+}
+
 static void about_suite(struct list *l, const json_t *result) {
     long long clusters = count(result, "clusters", NULL), n = count(result, "positions", NULL);
     if (clusters < 2)
@@ -136,5 +166,6 @@ void kld_compare_warnings(kld_emit *e, json_t *result) {
     for (size_t k = 0; k < json_array_size(cands); k++)
         about_precision(&l, (long)k, json_array_get(cands, k),
                         floor && (size_t)json_integer_value(floor) == k);
+    about_activations(&l, result);
     about_suite(&l, result);
 }

@@ -30,6 +30,10 @@ typedef struct kld_route_info {
     kld_digest source; /* content digest of the capture that they are from; zero when natural */
 } kld_route_info;
 
+/* What follows it in the engine's "arithmetic" is how inputs of products were quantized: a part of
+ * the checkpoint that was captured, as its weights are. */
+#define KLD_ARITHMETIC_INPUTS "; quantized inputs "
+
 /* The header: who was run, on what, how.  Strings are owned (kld_free) and never NULL in
  * a capture that was read; NULL means "" when writing. */
 typedef struct kld_capture_info {
@@ -52,7 +56,8 @@ typedef struct kld_capture_info {
     kld_route_info routes;
     json_t *engine; /* owned: flat object of strings (version, commit, backend, device, blas,
                        precision, activations, ...).  Two captures are comparable without a
-                       mark only if key "arithmetic" is equal in both. */
+                       mark only if key "arithmetic" is equal in both up to
+                       KLD_ARITHMETIC_INPUTS. */
     json_t *quant;  /* owned: {module kind: {format: count, ...}, ...} */
     /* Recorded but outside the content digest. */
     char *time; /* ISO 8601 UTC */

@@ -12,6 +12,9 @@ static kld_status cpu_supports(const kld_device_spec *spec, kld_err *err) {
     if (spec->formats >> KLD_FMT_COUNT)
         return kld_fail(err, KLD_E_UNSUPPORTED, "a weight format is not known to the CPU back end");
     uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH | 1u << KLD_ACT_CLAMPED_GLU;
+    if (spec->act_formats >> KLD_AQ_COUNT)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "a format of quantized inputs is not known to the CPU back end");
     if (spec->activations & ~acts)
         return kld_fail(err, KLD_E_UNSUPPORTED, "an activation is not known to the CPU back end");
     uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_LATENT_ATTENTION |
@@ -32,12 +35,14 @@ static uint64_t cpu_scratch_bytes(const kld_device_spec *spec) {
     uint64_t a_thread = sizeof(float) * KLD_CHUNK * CPU_TILE +
                         sizeof(float) * CPU_QBLOCK * key_ld_of(spec) +
                         cpu_head_scratch_bytes(spec) + cpu_head_scratch_struct();
-    return a_thread * (uint64_t)thread_count() + cpu_experts_scratch(spec, (size_t)thread_count());
+    return a_thread * (uint64_t)thread_count() + cpu_experts_scratch(spec, (size_t)thread_count()) +
+           sizeof(float) * (uint64_t)spec->max_rows * spec->act_cols;
 }
 
 static void cpu_close(kld_device *dev) {
     if (!dev) return;
     kld_free(dev->tile);
+    kld_free(dev->act);
     kld_free(dev->score);
     kld_free(dev->expert);
     kld_free(dev->head);
@@ -71,6 +76,9 @@ static kld_status cpu_open(kld_device **out, const kld_device_spec *spec, int in
     kld_status st;
     TRY_TO(out, NEW_ARRAY(&dev->tile, n * KLD_CHUNK * CPU_TILE, err));
     TRY_TO(out, kld_calloc((void **)&dev->score, dev->key_ld, n * CPU_QBLOCK * sizeof(float), err));
+    if (spec->act_cols)
+        TRY_TO(out,
+               kld_calloc((void **)&dev->act, spec->max_rows, spec->act_cols * sizeof(float), err));
     size_t expert = cpu_experts_scratch(spec, n);
     if (expert) TRY_TO(out, kld_calloc((void **)&dev->expert, expert, 1, err));
     TRY_TO(out, kld_calloc((void **)&dev->head, n, cpu_head_scratch_struct(), err));

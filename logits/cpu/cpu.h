@@ -36,9 +36,10 @@ struct kld_device {
     bool bf16;
     int threads;
     float *tile;  /* [threads][KLD_CHUNK][CPU_TILE] */
+    float *act;   /* [max_rows][act_cols]: quantized inputs; NULL without */
     float *score; /* [threads][CPU_QBLOCK][key_ld] */
     size_t key_ld;
-    float *expert; /* cpu_experts_scratch bytes; NULL without experts */
+    float *expert;             /* cpu_experts_scratch bytes; NULL without experts */
     struct head_scratch *head; /* [threads] */
     unsigned char *head_mem;   /* owned; the arrays behind head */
     kld_view pending;          /* logits and arguments of a head_begin that head_end works on */
@@ -80,6 +81,8 @@ void cpu_gated_rows(const kld_device *dev, const kld_gate *act, kld_view gate, k
 kld_status cpu_cap(kld_device *dev, kld_view x, float cap, kld_err *err);
 kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                         kld_err *err);
+/* By the calling thread. */
+void cpu_quantize_rows(const kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y);
 
 size_t cpu_experts_scratch(const kld_device_spec *spec, size_t threads);
 kld_status cpu_route(kld_device *dev, kld_view logits, const kld_dev_weight *bias,

@@ -35,26 +35,36 @@ struct tile {
     size_t first, n;
 };
 
+/* The tile's rows of h as w sees them; rows past the tile's are zeros. */
+static void gather(const kld_device *dev, const struct tile *t, kld_view h, const kld_dev_weight *w,
+                   kld_view x) {
+    for (size_t r = 0; r < CPU_EXPERT_ROWS; r++) {
+        float *to = view_row(x, r);
+        if (r < t->n) memcpy(to, view_row(h, t->e->row[t->first + r]), x.cols * sizeof *to);
+        else memset(to, 0, x.cols * sizeof *to);
+    }
+    if (w->input.format != KLD_AQ_NONE) cpu_quantize_rows(dev, x, &w->input, x);
+}
+
 static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kld_gate *act,
                      float *y) {
     size_t width = dev->spec.hidden, inner = dev->spec.expert_cols / 2;
-    float *x = dev->expert + (size_t)omp_get_thread_num() * CPU_EXPERT_ROWS *
-                                 (width + inner + 2 * inner);
+    float *x =
+        dev->expert + (size_t)omp_get_thread_num() * CPU_EXPERT_ROWS * (width + inner + 2 * inner);
     float *g = x + CPU_EXPERT_ROWS * width, *a = g + CPU_EXPERT_ROWS * 2 * inner;
     const kld_expert_rows *e = t->e;
-    for (size_t r = 0; r < CPU_EXPERT_ROWS; r++) {
-        if (r < t->n) memcpy(x + r * width, view_row(h, e->row[t->first + r]), width * sizeof *x);
-        else memset(x + r * width, 0, width * sizeof *x);
-    }
     kld_view in = {x, CPU_EXPERT_ROWS, width, width, KLD_ELEM_ACT};
     kld_view gate = {g, CPU_EXPERT_ROWS, inner, 2 * inner, KLD_ELEM_ACT}, up = gate, both = gate;
     kld_view mid = {a, CPU_EXPERT_ROWS, inner, inner, KLD_ELEM_ACT};
     kld_view out = {y, CPU_EXPERT_ROWS, width, width, KLD_ELEM_F32};
     up.p = g + inner;
     both.cols = e->up ? inner : 2 * inner;
+    gather(dev, t, h, e->gate, in);
     cpu_linear_lanes(dev, in, e->gate, both);
+    if (e->up && !kld_act_same(&e->gate->input, &e->up->input)) gather(dev, t, h, e->up, in);
     if (e->up) cpu_linear_lanes(dev, in, e->up, up);
     cpu_gated_rows(dev, act, gate, up, mid);
+    if (e->down->input.format != KLD_AQ_NONE) cpu_quantize_rows(dev, mid, &e->down->input, mid);
     cpu_linear_lanes(dev, mid, e->down, out);
 }
 

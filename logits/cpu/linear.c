@@ -148,7 +148,14 @@ _Static_assert((CPU_EXPERT_ROWS + 1) * CPU_TILE <= KLD_CHUNK * CPU_TILE, "in a t
  * stays in cache while the spans pass by. */
 kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                       kld_view y, bool add, kld_err *err) {
-    (void)err;
+    if (w->input.format != KLD_AQ_NONE) {
+        kld_view q = {dev->act, x.rows, w->cols, w->cols, KLD_ELEM_ACT};
+        x.cols = w->cols;
+        if (x.cols > dev->spec.act_cols || x.rows > dev->spec.max_rows)
+            return kld_fail(err, KLD_E_INTERNAL, "quantized inputs of %zu x %zu", x.rows, x.cols);
+        TRY(cpu_quantize(dev, x, &w->input, q, err));
+        x = q;
+    }
     size_t width = tile_width(y.cols), tasks = num_cdiv(y.cols, width) * b->n;
     struct finish f = finish_of(dev, w, y, add);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(dev->threads)

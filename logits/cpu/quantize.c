@@ -44,6 +44,11 @@ CLONES static void quantize_row(const kld_act_quant *a, const float *x, size_t c
     memmove(y, x, cols * sizeof *y);
 }
 
+void cpu_quantize_rows(const kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y) {
+    for (size_t r = 0; r < x.rows; r++)
+        quantize_row(a, view_row(x, r), x.cols, dev->bf16, view_row(y, r));
+}
+
 kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                         kld_err *err) {
     TRY(kld_act_check(a, x.cols, err));

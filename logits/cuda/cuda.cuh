@@ -42,6 +42,7 @@ struct kld_device {
     void *workspace;        /* of cuBLASLt, CUDA_WORKSPACE bytes */
     struct cuda_algo *algo; /* [n_algo], found so far */
     size_t n_algo, max_algo;
+    void *act;   /* device [max_rows][act_cols] ACT: quantized inputs; NULL without */
     float *wide; /* device [max_rows][bias_cols]: an FP32 product on its way to BF16 */
 
     kld_span *spans;      /* device copy of the current batch's spans, [max_spans] */

@@ -56,6 +56,9 @@ static kld_status cuda_supports(const kld_device_spec *spec, kld_err *err) {
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "a weight format is not known to the CUDA back end");
     uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH | 1u << KLD_ACT_CLAMPED_GLU;
+    if (spec->act_formats >> KLD_AQ_COUNT)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "a format of quantized inputs is not known to the CUDA back end");
     if (spec->activations & ~acts)
         return kld_fail(err, KLD_E_UNSUPPORTED, "an activation is not known to the CUDA back end");
     uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_LATENT_ATTENTION |
@@ -99,12 +102,15 @@ static size_t span_room(const kld_device_spec *s) { return num_max(s->max_rows /
 static size_t wide_bytes(const kld_device_spec *s) {
     return s->max_rows * s->bias_cols * sizeof(float);
 }
+static size_t act_bytes(const kld_device_spec *s) {
+    return s->max_rows * s->act_cols * (s->precision == KLD_PRECISION_BF16 ? 2 : 4);
+}
 static size_t flag_bytes(const kld_device_spec *s) {
     return span_room(s) * 4 * CUDA_FLAG_HEADS * sizeof(int);
 }
 
 static uint64_t cuda_scratch_bytes(const kld_device_spec *s) {
-    return CUDA_WORKSPACE + wide_bytes(s) + span_room(s) * sizeof(kld_span) +
+    return CUDA_WORKSPACE + wide_bytes(s) + act_bytes(s) + span_room(s) * sizeof(kld_span) +
            s->max_rows * sizeof(uint32_t) + flag_bytes(s) + cuda_head_bytes(s) +
            cuda_route_bytes(s) + cuda_experts_bytes(s);
 }
@@ -147,6 +153,7 @@ static kld_status open_scratch(kld_device *dev, kld_err *err) {
     dev->max_spans = span_room(s);
     CUDA(cudaMalloc(&dev->workspace, CUDA_WORKSPACE), doing);
     if (wide_bytes(s)) CUDA(cudaMalloc((void **)&dev->wide, wide_bytes(s)), doing);
+    if (act_bytes(s)) CUDA(cudaMalloc(&dev->act, act_bytes(s)), doing);
     CUDA(cudaMalloc((void **)&dev->spans, dev->max_spans * sizeof(kld_span)), doing);
     CUDA(cudaMalloc((void **)&dev->ids, s->max_rows * sizeof(uint32_t)), doing);
     CUDA(cudaMalloc((void **)&dev->attend_flag, flag_bytes(s)), doing);
@@ -194,6 +201,7 @@ static void cuda_close(kld_device *dev) {
     if (dev->lt) cublasLtDestroy(dev->lt);
     cudaFree(dev->workspace);
     cudaFree(dev->wide);
+    cudaFree(dev->act);
     cudaFree(dev->spans);
     cudaFree(dev->ids);
     cudaFree(dev->attend_flag);

@@ -282,15 +282,28 @@ static kld_view part(const kld_device *dev, void *p, size_t at, size_t n, size_t
     return {(unsigned char *)p + (at * ld + c) * size, n, cols, ld, elem};
 }
 
-static kld_status wide_products(kld_device *dev, const struct cuda_queue *q, const struct piece *p,
-                                kld_err *err) {
+static kld_status gate_product(kld_device *dev, const struct cuda_queue *q, const struct piece *p,
+                               kld_err *err) {
     struct cuda_experts *x = dev->experts;
     size_t width = dev->spec.hidden, both = dev->spec.expert_cols, inner = both / 2;
     kld_view in = part(dev, x->in, p->at, p->n, width, 0, width, KLD_ELEM_ACT);
     kld_view g = part(dev, x->gate, p->at, p->n, both, 0, p->e->up ? inner : both, KLD_ELEM_ACT);
+    return cuda_multiply(dev, q, in, p->e->gate, g, inner, false, err);
+}
+
+static kld_status up_product(kld_device *dev, const struct cuda_queue *q, const struct piece *p,
+                             kld_err *err) {
+    struct cuda_experts *x = dev->experts;
+    size_t width = dev->spec.hidden, both = dev->spec.expert_cols, inner = both / 2;
+    kld_view in = part(dev, x->in, p->at, p->n, width, 0, width, KLD_ELEM_ACT);
     kld_view u = part(dev, x->gate, p->at, p->n, both, inner, inner, KLD_ELEM_ACT);
-    TRY(cuda_multiply(dev, q, in, p->e->gate, g, inner, false, err));
     return p->e->up ? cuda_multiply(dev, q, in, p->e->up, u, inner, false, err) : KLD_OK;
+}
+
+static kld_status wide_products(kld_device *dev, const struct cuda_queue *q, const struct piece *p,
+                                kld_err *err) {
+    TRY(gate_product(dev, q, p, err));
+    return up_product(dev, q, p, err);
 }
 
 static kld_status down_product(kld_device *dev, const struct cuda_queue *q, const struct piece *p,
@@ -320,15 +333,69 @@ static kld_status products(kld_device *dev, const struct call *c, struct cursor 
     return join(dev, streams, err);
 }
 
+/* ---- quantized inputs --------------------------------------------------------------------- */
+
+enum projection { GATE, UP, DOWN };
+
+static const kld_act_quant *input_of(const kld_expert_rows *e, enum projection which) {
+    const kld_dev_weight *w = which == UP && e->up ? e->up : which == DOWN ? e->down : e->gate;
+    return &w->input;
+}
+
+/* The inputs of one projection in place: segments of the round, neighbours that are quantized alike
+ * in one. */
+static kld_status quantize(kld_device *dev, const struct call *c, struct cursor at,
+                           enum projection which, kld_err *err) {
+    struct cuda_experts *x = dev->experts;
+    size_t width = dev->spec.hidden, both = dev->spec.expert_cols;
+    size_t ld = which == DOWN ? both : width, cols = which == DOWN ? both / 2 : width;
+    void *rows = which == DOWN ? x->gate : x->in;
+    const kld_act_quant *how = NULL;
+    size_t first = 0, n = 0;
+    struct piece p;
+    for (bool more = true; more;) {
+        more = next_piece(c, &at, x->rows, &p);
+        const kld_act_quant *now = more ? input_of(p.e, which) : NULL;
+        if (how && (!now || !kld_act_same(how, now))) {
+            kld_view v = part(dev, rows, first, n, ld, 0, cols, KLD_ELEM_ACT);
+            if (how->format != KLD_AQ_NONE) TRY(cuda_quantize(dev, v, how, v, err));
+            first += n;
+            n = 0;
+        }
+        how = now;
+        n += more ? p.n : 0;
+    }
+    return KLD_OK;
+}
+
+/* Whether gate and up of some expert see the same rows otherwise. */
+static bool inputs_differ(const struct call *c) {
+    for (size_t i = 0; i < c->n; i++)
+        if (c->e[i].n && !kld_act_same(input_of(&c->e[i], GATE), input_of(&c->e[i], UP)))
+            return true;
+    return false;
+}
+
+static kld_status gate_and_up(kld_device *dev, const struct call *c, struct cursor at,
+                              const struct lists *l, kld_err *err) {
+    TRY(gather(dev, c->h, l, err));
+    TRY(quantize(dev, c, at, GATE, err));
+    if (!inputs_differ(c)) return products(dev, c, at, wide_products, err);
+    TRY(products(dev, c, at, gate_product, err));
+    TRY(gather(dev, c->h, l, err));
+    TRY(quantize(dev, c, at, UP, err));
+    return products(dev, c, at, up_product, err);
+}
+
 static kld_status run_round(kld_device *dev, const struct call *c, struct cursor at,
                             const struct lists *l, kld_err *err) {
     struct cuda_experts *x = dev->experts;
     size_t width = dev->spec.hidden, both = dev->spec.expert_cols, inner = both / 2;
     kld_view g = part(dev, x->gate, 0, l->n, both, 0, inner, KLD_ELEM_ACT);
     kld_view u = part(dev, x->gate, 0, l->n, both, inner, inner, KLD_ELEM_ACT);
-    TRY(gather(dev, c->h, l, err));
-    TRY(products(dev, c, at, wide_products, err));
+    TRY(gate_and_up(dev, c, at, l, err));
     TRY(cuda_gated(dev, c->act, g, u, g, err));
+    TRY(quantize(dev, c, at, DOWN, err));
     TRY(products(dev, c, at, down_product, err));
     auto kernel = width % 4 == 0 && cuda_fours(c->x, 4) ? combine_rows<true> : combine_rows<false>;
     kernel<<<(unsigned)c->x.rows, THREADS, 0, dev->compute>>>(*l, x->y, width, (float *)c->x.p,

@@ -160,7 +160,9 @@ static void body_open(const kld_device_spec *spec) {
     kld_err err = {0};
     kld_schedule stages;
     need(kld_schedule_make(&stages, &body.m, 0, 0, &err), &err);
-    need(kld_graph_open(&body.g, &body.m, &stages, be, dev, spec, true, window, &err), &err);
+    need(kld_graph_open(&body.g, &body.m, &stages, be, dev, spec, KLD_ACTIVATIONS_WEIGHTS_ONLY,
+                        true, window, &err),
+         &err);
     kld_schedule_free(&stages);
     for (kld_slot s = KLD_SLOT_ATTN_NORM; s < KLD_SLOT_COUNT; s++)
         if (body.layer.slot[s].rows)

@@ -15,6 +15,11 @@ static void golden_models(void **state) {
     goldens_check(gpu_backend(), KLD_PRECISION_BF16, 1e-1);
 }
 
+static void golden_inputs(void **state) {
+    (void)state;
+    goldens_check_inputs(gpu_backend(), 1e-4);
+}
+
 /* KL of row r of a from row r of b, both logits. */
 static double kl_of(const float *a, const float *b, size_t n) {
     double za = 0, zb = 0, ma = -INFINITY, mb = -INFINITY, kl = 0;
@@ -162,15 +167,27 @@ static void experts_leave_no_trace(void **state) {
     (void)state;
     static const int lanes[] = {0, 0, 0};
     scene_backend = gpu_backend();
-    for (int p = 0; p < 2; p++) {
+    for (int k = 0; k < 4; k++) {
         scene s;
-        scene_open(&s, tiny_moe);
+        scene_open(&s, k < 2 ? tiny_moe : tiny_blocks);
         kld_engine_options o = default_options(s.m->config.vocab);
-        o.precision = (kld_precision)p;
+        o.precision = (kld_precision)(k % 2);
         kld_err err = {0};
         kld_engine_stats st;
         collected a, b;
+        if (k >= 2) {
+            scene_run_ok(&s, &o, &b, NULL);
+            declare_inputs(s.m);
+            scene_run_ok(&s, &o, &a, NULL);
+            same_records(&a, &b, "weights only, whatever is declared");
+            collected_free(&a);
+            o.activations = KLD_ACTIVATIONS_AS_DECLARED;
+        }
         scene_run_ok(&s, &o, &a, &st);
+        if (k >= 2) {
+            assert_memory_not_equal(a.records.data, b.records.data, a.records.len);
+            collected_free(&b);
+        }
         uint64_t most = st.device_bytes;
         for (size_t g = 1; g < 8; g++) {
             o.expert_group = g;
@@ -215,11 +232,9 @@ static void experts_leave_no_trace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),
-        cmocka_unit_test(same_as_cpu),
-        cmocka_unit_test(budgets),
-        cmocka_unit_test(resume),
-        cmocka_unit_test(experts_leave_no_trace),
+        cmocka_unit_test(golden_models), cmocka_unit_test(golden_inputs),
+        cmocka_unit_test(same_as_cpu),   cmocka_unit_test(budgets),
+        cmocka_unit_test(resume),        cmocka_unit_test(experts_leave_no_trace),
     };
     return cmocka_run_group_tests_name("gpu engine", tests, NULL, NULL);
 }

@@ -178,8 +178,16 @@ void tiny_write(tiny *t, uint64_t seed) {
         }
     }
     build_write(&b, "model.safetensors");
-    const char *arch = t->experts ? "Qwen3Moe" : t->qwen3 ? "Qwen3" : t->qwen2 ? "Qwen2" : t->window ? "Mistral" : "Llama";
-    const char *type = t->experts ? "qwen3_moe" : t->qwen3 ? "qwen3" : t->qwen2 ? "qwen2" : t->window ? "mistral" : "llama";
+    const char *arch = t->experts  ? "Qwen3Moe"
+                       : t->qwen3  ? "Qwen3"
+                       : t->qwen2  ? "Qwen2"
+                       : t->window ? "Mistral"
+                                   : "Llama";
+    const char *type = t->experts  ? "qwen3_moe"
+                       : t->qwen3  ? "qwen3"
+                       : t->qwen2  ? "qwen2"
+                       : t->window ? "mistral"
+                                   : "llama";
     char window[400] = "";
     if (t->experts)
         snprintf(window, sizeof window,
@@ -267,6 +275,37 @@ const tiny tiny_moe = {.hidden = 40,
                        .experts = 7,
                        .chosen = 3,
                        .expert_intermediate = 19};
+
+const tiny tiny_blocks = {.hidden = 64,
+                          .layers = 3,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 16,
+                          .intermediate = 96,
+                          .vocab = 200,
+                          .qwen3 = true,
+                          .experts = 7,
+                          .chosen = 3,
+                          .expert_intermediate = 32};
+
+const kld_act_quant sample_inputs[SAMPLE_INPUTS] = {
+    {.format = KLD_AQ_NVFP4, .scale = 3},
+    {.format = KLD_AQ_MXFP4, .exponent = KLD_AQ_CEIL},
+    {.format = KLD_AQ_MXFP8},
+    {.format = KLD_AQ_FP8_TENSOR, .scale = 0.375f},
+    {.format = KLD_AQ_FP8_TOKEN},
+    {.format = KLD_AQ_FP8_BLOCK, .power_of_two = true},
+};
+
+void declare_inputs(kld_model *m) {
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) {
+        if (at.w->cols == 1 || !at.layer || at.slot == KLD_SLOT_ROUTER) continue;
+        kld_weight *w = (kld_weight *)(uintptr_t)at.w;
+        bool expert = at.slot >= KLD_SLOT_EXPERT_GATE;
+        w->act = expert ? sample_inputs[at.expert % 2 * 3] : sample_inputs[at.slot % SAMPLE_INPUTS];
+        if (expert) w->act.scale *= (float)(1 + 3 * at.expert + at.slot % 2);
+    }
+}
 
 const kld_backend *scene_backend;
 

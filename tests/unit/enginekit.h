@@ -60,6 +60,14 @@ double rnd_normal(uint64_t *state);
 kld_engine_options default_options(size_t vocab);
 
 extern const tiny tiny_llama, tiny_qwen, tiny_moe;
+/* With experts, and inputs of all products in whole blocks of 32. */
+extern const tiny tiny_blocks;
+/* Every format of quantized inputs. */
+enum { SAMPLE_INPUTS = 6 };
+extern const kld_act_quant sample_inputs[SAMPLE_INPUTS];
+/* Give the linear layers of a model quantized inputs of every format, experts each a scale of
+ * their own. */
+void declare_inputs(kld_model *m);
 
 /* A small model and windows of awkward lengths: empty, one token, a chunk and a bit, and
  * one longer than a batch. */

@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const char *const goldens = "tests/golden/models";
-
 /* The routes of a run, layer by layer: rounding sends a token whose experts are nearly equal to
  * another one, and what comes of that is no rounding error.  So a model with experts is run in BF16
  * along the routes of its FP32 run. */
@@ -57,10 +55,10 @@ static void record(trail *a, const kld_model *m, const kld_backend *be, const kl
 }
 
 /* Largest error and first bad row of one golden model. */
-static void check_golden(const kld_backend *be, const char *name, kld_precision precision,
-                         double limit) {
+static void check_golden(const kld_backend *be, const char *root, const char *name,
+                         kld_precision precision, kld_activations activations, double limit) {
     char path[600], dir[512];
-    snprintf(dir, sizeof dir, "%s/%s", goldens, name);
+    snprintf(dir, sizeof dir, "%s/%s", root, name);
     npy ids, want;
     snprintf(path, sizeof path, "%s/ids.npy", dir);
     if (!npy_load(&ids, path, "<i8")) return;
@@ -85,6 +83,9 @@ static void check_golden(const kld_backend *be, const char *name, kld_precision 
     kld_sink sink = sink_of(&c);
     kld_engine_options opt = default_options(vocab);
     opt.precision = precision;
+    opt.activations = activations;
+    if (activations == KLD_ACTIVATIONS_AS_DECLARED)
+        need(kld_act_resolve(m, KLD_FUSED_OWN, &err), &err, name);
     kld_engine_stats stats;
     trail routes = {0};
     kld_route_io io = {.ctx = &routes, .give = give};
@@ -116,11 +117,20 @@ static void check_golden(const kld_backend *be, const char *name, kld_precision 
     kld_model_free(m);
 }
 
-void goldens_check(const kld_backend *be, kld_precision precision, double limit) {
-    if (!kld_path_is_dir(goldens)) skip();
+static void check_all(const kld_backend *be, const char *root, kld_precision precision,
+                      kld_activations activations, double limit) {
+    if (!kld_path_is_dir(root)) skip();
     char **names;
     size_t n;
-    assert_int_equal(kld_list_dir(goldens, &names, &n, NULL), KLD_OK);
-    for (size_t i = 0; i < n; i++) check_golden(be, names[i], precision, limit);
+    assert_int_equal(kld_list_dir(root, &names, &n, NULL), KLD_OK);
+    for (size_t i = 0; i < n; i++) check_golden(be, root, names[i], precision, activations, limit);
     kld_names_free(names, n);
+}
+
+void goldens_check(const kld_backend *be, kld_precision precision, double limit) {
+    check_all(be, "tests/golden/models", precision, KLD_ACTIVATIONS_WEIGHTS_ONLY, limit);
+}
+
+void goldens_check_inputs(const kld_backend *be, double limit) {
+    check_all(be, "tests/golden/inputs", KLD_PRECISION_FP32, KLD_ACTIVATIONS_AS_DECLARED, limit);
 }

@@ -186,6 +186,67 @@ static void arithmetic(void **state) {
     json_object_set_new(fake[1].info.engine, "arithmetic", json_string("bf16-f32"));
 }
 
+static void engine_is(int side, const char *arithmetic, const char *activations,
+                      const char *fused) {
+    json_t *e = fake[side].info.engine;
+    json_object_clear(e);
+    json_object_set_new(e, "arithmetic", json_string(arithmetic));
+    if (activations) json_object_set_new(e, "activations", json_string(activations));
+    if (fused) json_object_set_new(e, "fused_input_scale", json_string(fused));
+}
+
+static bool warns(const json_t *out, const char *code) {
+    size_t i;
+    json_t *w;
+    json_array_foreach(
+        json_object_get(out, "warnings"), i,
+        w) if (!strcmp(json_string_value(json_object_get(w, "code")), code)) return true;
+    return false;
+}
+
+/* Quantized inputs belong to the checkpoint: they are told, and refused neither way. */
+static void activations(void **state) {
+    (void)state;
+    static const struct {
+        const char *arithmetic, *how, *fused, *told;
+    } mode[] = {{"bf16-f32", NULL, NULL, "weights-only"},
+                {"bf16-f32", "weights-only", NULL, "weights-only"},
+                {"bf16-f32; quantized inputs as-declared, scales own", "as-declared", "own",
+                 "as-declared (own scales)"},
+                {"bf16-f32; quantized inputs as-declared, scales max", "as-declared", "max",
+                 "as-declared (max scales)"}};
+    kld_compare_options o = kld_compare_defaults();
+    o.resamples = 100;
+    kld_digest model = fake[1].info.model;
+    for (size_t i = 0; i < 16; i++) {
+        json_t *out = NULL;
+        engine_is(0, mode[i / 4].arithmetic, mode[i / 4].how, mode[i / 4].fused);
+        engine_is(1, mode[i % 4].arithmetic, mode[i % 4].how, mode[i % 4].fused);
+        fake[1].info.model = fake[0].info.model; /* the same checkpoint */
+        const char *ref = mode[i / 4].told, *cand = mode[i % 4].told;
+        assert_int_equal(run("ref", "cand", &o, &out, NULL), KLD_OK);
+        assert_true(json_is_false(json_object_get(out, "arithmetic_mismatch")));
+        const json_t *r = json_object_get(out, "reference");
+        assert_string_equal(json_string_value(json_object_get(r, "activations")), ref);
+        assert_string_equal(json_string_value(json_object_get(first(out), "activations")), cand);
+        /* Only what was computed in the same way is the reference again. */
+        assert_int_equal(json_is_object(json_object_get(out, "floor")), !strcmp(ref, cand));
+        assert_int_equal(warns(out, "activations_reference"), i >= 8 && strcmp(ref, cand) != 0);
+        kld_buf text = {0};
+        char line[64];
+        snprintf(line, sizeof line, "; activations %s\n", cand);
+        assert_int_equal(kld_compare_table(out, false, &text, NULL), KLD_OK);
+        assert_non_null(strstr((char *)text.data, line));
+        kld_buf_free(&text);
+        json_decref(out);
+    }
+    fake[1].info.model = model;
+    engine_is(0, "bf16-f32", NULL, NULL);
+    engine_is(1, "f32; quantized inputs as-declared, scales own", "as-declared", "own");
+    refused("ref", "cand", "engine arithmetic differs");
+    engine_is(1, "bf16-f32", NULL, NULL);
+}
+
 static void partitions(void **state) {
     (void)state;
     json_t *out = NULL;
@@ -287,15 +348,11 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted),
-        cmocka_unit_test(self_is_zero),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(arithmetic),
-        cmocka_unit_test(partitions),
-        cmocka_unit_test(options),
-        cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(all_invalid),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(accepted),    cmocka_unit_test(self_is_zero),
+        cmocka_unit_test(refusals),    cmocka_unit_test(arithmetic),
+        cmocka_unit_test(activations), cmocka_unit_test(partitions),
+        cmocka_unit_test(options),     cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(all_invalid), cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("compare_run", tests, setup, teardown);
 }
