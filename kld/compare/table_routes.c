@@ -14,6 +14,8 @@ bool table_replayed(const json_t *c) {
     return *mode && strcmp(mode, "natural") != 0;
 }
 
+bool table_replay_check(const json_t *c) { return strcmp(text_of(routing(c), "cell"), "BxB") == 0; }
+
 bool table_same_routing(const json_t *a, const json_t *b) {
     if (!table_replayed(a) && !table_replayed(b)) return true;
     return strcmp(text_of(routing(a), "mode"), text_of(routing(b), "mode")) == 0 &&
@@ -81,15 +83,16 @@ void table_routes(text_out *o, const json_t *result) {
 
 /* ---- cells ------------------------------------------------------------------------------ */
 
-/* "0.06748 [2]", "- not captured" */
+/* "0.06748 [2]"; "- not run" */
 static void cell(text_out *o, const json_t *cells, const char *which) {
-    char s[TEXT_CELL], at[24] = "";
+    char s[TEXT_CELL], at[24] = "", both[TEXT_CELL + 32];
     const json_t *k = text_at(cells, "candidates", which);
     const json_t *kl = json_object_get(cells, which);
     if (json_is_integer(k))
-        (void)snprintf(at, sizeof at, "[%lld]", (long long)json_integer_value(k) + 1);
-    else if (!json_is_number(kl)) (void)snprintf(at, sizeof at, "not run");
-    text_put(o, " %12s %-12s", text_number(s, kl, 10), at);
+        (void)snprintf(at, sizeof at, " [%lld]", (long long)json_integer_value(k) + 1);
+    else if (!json_is_number(kl)) (void)snprintf(at, sizeof at, " not run");
+    (void)snprintf(both, sizeof both, "%s%s", text_number(s, kl, 10), at);
+    text_put(o, " %26s", both);
 }
 
 static void cells_of(text_out *o, const json_t *c, size_t k) {
@@ -97,24 +100,24 @@ static void cells_of(text_out *o, const json_t *c, size_t k) {
     char s[2][TEXT_CELL], of[48];
     (void)snprintf(of, sizeof of, "weights of [%zu]", k + 1);
     text_put(o, "%s[%zu] ", k + 1 < 10 ? " " : "", k + 1);
-    text_name(o, *text_of(c, "label") ? text_of(c, "label") : text_of(c, "name"), 22, true);
-    text_put(o, " %-25s %-25s\n", "    weights of the reference", of);
-    text_put(o, "     %-22s", "routes of the reference");
+    text_name(o, *text_of(c, "label") ? text_of(c, "label") : text_of(c, "name"), 24, true);
+    text_put(o, " %26s %26s\n", "weights of the reference", of);
+    text_put(o, "     %-24s", "routes of the reference");
     cell(o, x, "BxB");
     cell(o, x, "BxQ");
     (void)snprintf(of, sizeof of, "routes of [%zu]", k + 1);
-    text_put(o, "\n     %-22s ", of);
+    text_put(o, "\n     %-24s", of);
     cell(o, x, "QxB");
     cell(o, x, "QxQ");
     text_puts(o, "\n");
     if (json_is_number(json_object_get(x, "interaction")))
-        text_put(o, "     %-23s %12s   95%% %s\n", "interaction",
+        text_put(o, "     %-24s %26s   95%% interval %s\n", "interaction",
                  text_number(s[0], json_object_get(x, "interaction"), 10),
                  text_range(s[1], json_object_get(x, "interaction_ci95")));
     for (size_t i = 0; i < json_array_size(pinned); i++) {
         const json_t *p = json_array_get(pinned, i);
         text_put(o,
-                 "     beside %s, id-pinned   %12s [%lld]   experts alike, weights routed anew\n",
+                 "     id-pinned, beside %-5s %22s [%lld]   its experts, weights of own routers\n",
                  text_of(p, "beside"), text_number(s[0], json_object_get(p, "kl_mean"), 10),
                  number_of(p, "candidate") + 1);
     }
@@ -127,8 +130,7 @@ void table_cells(text_out *o, const json_t *result) {
         const json_t *c = json_array_get(cands, k);
         if (!json_is_object(json_object_get(c, "cells"))) continue;
         if (first) {
-            text_title(o,
-                       "Mean KL by source of the routes (rows) x checkpoint that runs (columns)");
+            text_title(o, "Mean KL: whose routes (rows) x whose weights (columns)");
             text_puts(o, "     the cells do not add up: interaction = what both change less what "
                          "each changes alone\n");
         }

@@ -5,6 +5,8 @@
 
 /* A candidate that ran with the routes of a capture. */
 bool table_replayed(const json_t *c);
+/* The reference with its own routes, which is 0 by construction. */
+bool table_replay_check(const json_t *c);
 /* Both natural, or both replayed alike from the same kind of source. */
 bool table_same_routing(const json_t *a, const json_t *b);
 /* ", routes of the reference" and the like, in up to 38 columns. */

@@ -11,7 +11,7 @@ void cmp_begin(struct cmp_rig *g, size_t n_cands) {
     g->ref_info.model.b[0] = 1;
     for (size_t k = 0; k < n_cands; k++) {
         static char *const NAME[CMP_MAX] = {(char *)"a", (char *)"b", (char *)"c",
-                                              (char *)"d", (char *)"e", (char *)"f"};
+                                            (char *)"d", (char *)"e", (char *)"f"};
         g->info[k] = g->ref_info;
         g->info[k].name = NAME[k];
         g->info[k].label = (char *)"NVFP4 (QAD)";
