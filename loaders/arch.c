@@ -31,11 +31,17 @@ const kld_tensor_row kld_model_rows[3] = {
      false},
 };
 
-const kld_arch *kld_arch_find(const char *architecture) {
+static bool listed(const char *const *list, const char *text) {
+    for (; list && *list; list++)
+        if (!strcmp(*list, text)) return true;
+    return false;
+}
+
+const kld_arch *kld_arch_find(const char *architecture, bool wrapped, const char *text_type) {
     for (const kld_arch *const *row = kld_archs; *row; row++) {
-        for (const char *const *a = (*row)->architectures; *a; a++) {
-            if (!strcmp(*a, architecture)) return *row;
-        }
+        if (listed((*row)->architectures, architecture)) return *row;
+        if (!wrapped || !listed((*row)->wrappers, architecture)) continue;
+        if (text_type ? listed((*row)->text_types, text_type) : (*row)->text_default) return *row;
     }
     return NULL;
 }
@@ -50,8 +56,10 @@ const char *const kld_config_ignored[] = {
     /* parts of a multimodal release that the text model does not use */
     "vision_config", "audio_config", "text_config", "image_token_id", "image_token_index",
     "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id",
-    "vision_feature_layer", "vision_feature_select_strategy", "multimodal_projector_bias",
-    "projector_hidden_act", "spatial_merge_size",
+    "vision_model_type", "processor_config", "audio_token_id", "audio_start_token_id",
+    "audio_end_token_id", "video_start_token_id", "video_end_token_id", "vision_feature_layer",
+    "vision_feature_select_strategy", "multimodal_projector_bias", "projector_hidden_act",
+    "spatial_merge_size",
     /* training and initialisation */
     "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
     "gradient_checkpointing", "neftune_noise_alpha", "router_aux_loss_coef", "output_router_logits",
@@ -69,8 +77,9 @@ const char *const kld_config_ignored[] = {
     "torchscript", "_flash_attn_2_enabled", "use_flash_attn", "cache_implementation",
     "num_logits_to_keep", "logits_to_keep", "router_jitter_noise", "num_nextn_predict_layers",
     "num_mtp_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "ep_size", "auto_map",
-    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length", "trust_remote_code",
-    "tf_legacy_loss", "use_bfloat16", "quantization_config", "compression_config", NULL};
+    "seq_aux", "aux_loss_alpha", "attention_chunk_size", "ignore_index", "max_sequence_length",
+    "trust_remote_code", "tf_legacy_loss", "use_bfloat16", "quantization_config",
+    "compression_config", NULL};
 
 const kld_assert_row kld_config_asserts[] = {
     {"is_encoder_decoder", "false"},  {"is_decoder", "false|true"},
@@ -79,7 +88,7 @@ const kld_assert_row kld_config_asserts[] = {
     {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1|null"},
     {"rope_interleaved", "false"},    {"partial_rotary_factor", "1.0|1|null"},
     {"use_mrope", "false"},           {"use_bidirectional_attention", "false|null"},
-    
+
 };
 const size_t kld_n_config_asserts = sizeof kld_config_asserts / sizeof *kld_config_asserts;
 
@@ -96,6 +105,8 @@ const char *const kld_skip_prefixes[] = {"mtp.",
                                          "patch_merge_mlp.",
                                          "model.vision_tower.",
                                          "vision_model.",
+                                         "audio_encoder.",
+                                         "speech_embeddings.",
                                          "model.multi_modal_projector.",
                                          "language_model.mtp.",
                                          NULL};
@@ -114,8 +125,11 @@ const char *const kld_skip_suffixes[] = {".rotary_emb.inv_freq",
                                          NULL};
 
 const kld_prefix kld_prefixes[] = {
-    {"model.", "lm_head"},
-    {"model.language_model.", "lm_head"},
-    {"language_model.model.", "language_model.lm_head"},
+    {"model.", "layers.", "lm_head"},
+    {"model.language_model.", "layers.", "lm_head"},
+    {"language_model.model.", "layers.", "language_model.lm_head"},
+    {"language_model.model.", "blocks.", "language_model.lm_head"}, /* Kimi, by transformers */
+    {"language_model.", "layers.", "language_model.lm_head"},       /* repacks of Kimi */
+    {"language_model.", "layers.", "lm_head"},
 };
 const size_t kld_n_prefixes = sizeof kld_prefixes / sizeof *kld_prefixes;

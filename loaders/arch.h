@@ -61,7 +61,8 @@ typedef enum kld_key_kind { KLD_KIND_COUNT, KLD_KIND_REAL, KLD_KIND_FLAG } kld_k
 /* Instead of a value (values are never negative). */
 enum {
     KLD_REQUIRED = -1, /* absence (or null) is an error */
-    KLD_DERIVED = -2   /* kv_heads = heads; head_dim = hidden / heads; what slides as the rest */
+    KLD_DERIVED = -2,  /* kv_heads = heads; head_dim = hidden / heads; what slides as the rest */
+    KLD_TWICE = -3     /* what slides: twice as many as the rest */
 };
 
 typedef struct kld_key_row {
@@ -92,8 +93,8 @@ typedef enum kld_dim {
     KLD_DIM_HEADS,
     KLD_DIM_Q_LORA,
     KLD_DIM_KV_LORA,
-    KLD_DIM_KV_A,  /* kv_lora + rope_dim */
-    KLD_DIM_KV_B,  /* heads * (nope_dim + value_dim) */
+    KLD_DIM_KV_A, /* kv_lora + rope_dim */
+    KLD_DIM_KV_B, /* heads * (nope_dim + value_dim) */
     KLD_DIM_EXPERTS,
     KLD_DIM_SHARED, /* shared_intermediate */
     KLD_DIM_COUNT
@@ -154,38 +155,46 @@ typedef enum kld_window_rule {
 struct kld_arch {
     const char *family;
     const char *const *architectures; /* NULL-terminated; values of config "architectures" */
-    const kld_key_row *keys;          /* [n_keys] */
+    /* NULL-terminated or NULL: multimodal classes whose text model may be of this family, and the
+     * text_config.model_type that says so. */
+    const char *const *wrappers, *const *text_types;
+    bool text_default;       /* ... as does a text_config without model_type */
+    const kld_key_row *keys; /* [n_keys] */
     size_t n_keys;
     const kld_assert_row *asserts; /* [n_asserts] beside the common ones */
     size_t n_asserts;
-    const char *const *ignored; /* NULL-terminated or NULL: keys without effect, beside the common */
-    const char *const *lists;   /* NULL-terminated or NULL: keys that code of their own reads */
+    const char *const
+        *ignored;             /* NULL-terminated or NULL: keys without effect, beside the common */
+    const char *const *lists; /* NULL-terminated or NULL: keys that code of their own reads */
     const kld_tensor_row *model; /* [n_model] */
     size_t n_model;
     const kld_tensor_row *layer; /* [n_layer] */
     size_t n_layer;
     const kld_expert_row *experts; /* NULL: no mixture */
-    const char *skipped;           /* part of the names of layer tensors that are not used, or NULL */
+    const char *skipped; /* part of the names of layer tensors that are not used, or NULL */
     kld_block attention;
     kld_window_rule window;
-    double rope_theta;          /* when the config names none */
-    double sliding_rope_theta;  /* the same for layers that slide; 0: as the others */
-    const char *sliding_theta;  /* the key for it, or NULL */
-    kld_activation activation;  /* when the config names none */
+    double rope_theta;         /* when the config names none */
+    double sliding_rope_theta; /* the same for layers that slide; 0: as the others */
+    const char *sliding_theta; /* the key for it, or NULL */
+    kld_activation activation; /* when the config names none */
     kld_score score;
     double router_eps, latent_eps;
-    bool partial_rope;     /* partial_rotary_factor may be below 1 */
-    bool rope_interleaved; /* when the config does not say */
-    bool scaled_queries;   /* llama_4_scaling_beta is read */
-    bool post_norms;       /* ATTN_POST and MLP_POST */
+    bool partial_rope;                      /* partial_rotary_factor may be below 1 */
+    double rope_partial;                    /* it, when the config does not say; 0: 1 */
+    bool rope_required;                     /* there is no default that a config could leave out */
+    bool rope_interleaved;                  /* when the config does not say */
+    bool scaled_queries;                    /* llama_4_scaling_beta is read */
+    bool post_norms;                        /* ATTN_POST and MLP_POST */
     bool norm_plus_one, embed_scaled, tied; /* tied: when the config does not say */
 };
 
 /* All rows, for lookup and for listing what is supported. */
 extern const kld_arch *const kld_archs[]; /* NULL-terminated */
 
-/* NULL when no row accepts the string. */
-const kld_arch *kld_arch_find(const char *architecture);
+/* The row of this class, NULL without one.  wrapped: the config has a text_config, and text_type is
+ * its model_type or NULL. */
+const kld_arch *kld_arch_find(const char *architecture, bool wrapped, const char *text_type);
 
 /* Keys of any config that do not change the forward pass, and keys that must hold a
  * neutral value in every family. */
@@ -198,9 +207,10 @@ extern const size_t kld_n_config_asserts;
 extern const char *const kld_skip_prefixes[]; /* NULL-terminated */
 extern const char *const kld_skip_suffixes[]; /* NULL-terminated */
 
-/* Where the text model's tensors are: PREFIXembed_tokens., and the head beside it. */
+/* Where the text model's tensors are: BASEembed_tokens., BASEnorm., BASE PART 0. and so on, and the
+ * head.  Of those whose embedding is in the file, the first that has layers and a head. */
 typedef struct kld_prefix {
-    const char *layers, *head;
+    const char *base, *part, *head;
 } kld_prefix;
 extern const kld_prefix kld_prefixes[];
 extern const size_t kld_n_prefixes;

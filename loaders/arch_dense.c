@@ -59,10 +59,14 @@ static const kld_key_row qwen3_keys[] = {
     KEY("max_window_layers", FULL_LAYERS, COUNT, 28, KLD_REQUIRED),
 };
 
-/* The cap on attention scores is in the files and not applied by the reference. */
+/* The cap on attention scores is in the files and not applied by the reference.  Released configs
+ * leave out whatever is the default. */
 static const kld_key_row gemma3_keys[] = {
-    COMMON_KEYS,
-    DENSE_KEY,
+    KEY("vocab_size", VOCAB, COUNT, 262208, KLD_REQUIRED),
+    KEY("hidden_size", HIDDEN, COUNT, 2304, KLD_REQUIRED),
+    KEY("intermediate_size", INTERMEDIATE, COUNT, 9216, KLD_REQUIRED),
+    KEY("num_hidden_layers", LAYERS, COUNT, 26, KLD_REQUIRED),
+    KEY("num_attention_heads", HEADS, COUNT, 8, KLD_REQUIRED),
     EPS_KEY(1e-6),
     KEY("num_key_value_heads", KV_HEADS, COUNT, 4, KLD_REQUIRED),
     KEY("head_dim", HEAD_DIM, COUNT, 256, KLD_REQUIRED),
@@ -105,26 +109,38 @@ static const char *const llama_names[] = {"LlamaForCausalLM", NULL};
 static const char *const mistral_names[] = {"MistralForCausalLM", NULL};
 static const char *const qwen2_names[] = {"Qwen2ForCausalLM", NULL};
 static const char *const qwen3_names[] = {"Qwen3ForCausalLM", NULL};
-static const char *const gemma3_names[] = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
-                                           NULL};
-static const char *const ministral3_names[] = {"Ministral3ForCausalLM",
-                                               "Mistral3ForConditionalGeneration", NULL};
+static const char *const gemma3_names[] = {"Gemma3ForCausalLM", NULL};
+static const char *const ministral3_names[] = {"Ministral3ForCausalLM", NULL};
+static const char *const gemma3_wrappers[] = {"Gemma3ForConditionalGeneration", NULL};
+static const char *const gemma3_text[] = {"gemma3_text", NULL};
+static const char *const mistral_wrappers[] = {"Mistral3ForConditionalGeneration", NULL};
+static const char *const mistral_text[] = {"mistral", NULL};
+static const char *const ministral3_text[] = {"ministral3", NULL};
 
 const kld_arch kld_arch_llama = {ARCH(llama, llama_asserts), .rope_theta = 10000};
-const kld_arch kld_arch_mistral = {
-    ARCH(mistral, no_bias), .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 10000};
-const kld_arch kld_arch_ministral3 = {
-    ARCH(ministral3, no_bias), .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 1e6, .scaled_queries = true};
-const kld_arch kld_arch_qwen2 = {
-    ARCH(qwen2, qwen2_asserts), .window = KLD_WINDOW_BY_LAYER, .rope_theta = 10000};
-const kld_arch kld_arch_qwen3 = {
-    ARCH(qwen3, qwen3_asserts), .window = KLD_WINDOW_BY_LAYER, .rope_theta = 10000};
+const kld_arch kld_arch_mistral = {ARCH(mistral, no_bias), .wrappers = mistral_wrappers,
+                                   .text_types = mistral_text, .window = KLD_WINDOW_ALL_LAYERS,
+                                   .rope_theta = 10000};
+const kld_arch kld_arch_ministral3 = {ARCH(ministral3, no_bias),
+                                      .wrappers = mistral_wrappers,
+                                      .text_types = ministral3_text,
+                                      .window = KLD_WINDOW_ALL_LAYERS,
+                                      .rope_theta = 1e6,
+                                      .rope_required = true,
+                                      .scaled_queries = true};
+const kld_arch kld_arch_qwen2 = {ARCH(qwen2, qwen2_asserts), .window = KLD_WINDOW_BY_LAYER,
+                                 .rope_theta = 10000};
+const kld_arch kld_arch_qwen3 = {ARCH(qwen3, qwen3_asserts), .window = KLD_WINDOW_BY_LAYER,
+                                 .rope_theta = 10000};
 
 static const char *const gemma3_ignored[] = {"attn_logit_softcapping", "mm_tokens_per_image",
                                              "boi_token_index", "eoi_token_index", NULL};
 static const char *const gemma3_lists[] = {"rope_local_base_freq", "hidden_activation", NULL};
 
 const kld_arch kld_arch_gemma3 = {ARCH(gemma3, qwen3_asserts),
+                                  .wrappers = gemma3_wrappers,
+                                  .text_types = gemma3_text,
+                                  .text_default = true,
                                   .ignored = gemma3_ignored,
                                   .lists = gemma3_lists,
                                   .window = KLD_WINDOW_PATTERN,

@@ -12,7 +12,8 @@
         KEY("v_head_dim", VALUE_DIM, COUNT, KLD_REQUIRED, KLD_REQUIRED),                           \
         KEY("max_position_embeddings", MAX_POSITION, COUNT, position, KLD_REQUIRED),               \
         KEY("attention_bias", ATTENTION_BIAS, FLAG, 0, KLD_REQUIRED),                              \
-        KEY("n_routed_experts", EXPERTS, COUNT, KLD_REQUIRED, KLD_REQUIRED),                       \
+        KEY_OR("n_routed_experts", "num_local_experts", EXPERTS, COUNT, KLD_REQUIRED,              \
+               KLD_REQUIRED),                                                                      \
         KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, KLD_REQUIRED, KLD_REQUIRED),                \
         KEY("moe_intermediate_size", EXPERT_INTERMEDIATE, COUNT, KLD_REQUIRED, KLD_REQUIRED),      \
         KEY("n_shared_experts", SHARED_EXPERTS, COUNT, 1, 0),                                      \
@@ -62,9 +63,8 @@ static const kld_assert_row latent_asserts[] = {{"scoring_func", "\"sigmoid\""},
                                                 {"moe_layer_freq", "1"},
                                                 {"mlp_bias", "false"},
                                                 {"sliding_window", "null"}};
-static const kld_assert_row mistral4_asserts[] = {{"moe_layer_freq", "1"},
-                                                  {"mlp_bias", "false"},
-                                                  {"sliding_window", "null"}};
+static const kld_assert_row mistral4_asserts[] = {
+    {"moe_layer_freq", "1"}, {"mlp_bias", "false"}, {"sliding_window", "null"}};
 
 #define LATENT_ATTENTION                                                                           \
     NORM(ATTN_NORM, "input_layernorm", HIDDEN),                                                    \
@@ -86,8 +86,11 @@ static const kld_tensor_row deepseek_v3_layer[] = {
     SHARED_EXPERT("mlp.shared_experts"),
 };
 static const kld_tensor_row mistral4_layer[] = {
-    LATENT_ATTENTION,         MLP_NORM_ROW, MLP_IF(NONE, DENSE),
-    ROUTER("mlp.gate", NONE), SHARED_EXPERT("mlp.shared_experts"),
+    LATENT_ATTENTION,
+    MLP_NORM_ROW,
+    MLP_IF(NONE, DENSE),
+    ROUTER("mlp.gate", NONE),
+    SHARED_EXPERT("mlp.shared_experts"),
 };
 #define deepseek_v32_layer deepseek_v3_layer
 #define kimi_k25_layer deepseek_v3_layer
@@ -99,20 +102,38 @@ static const kld_expert_row experts = {
 
 static const char *const deepseek_v3_names[] = {"DeepseekV3ForCausalLM", NULL};
 static const char *const deepseek_v32_names[] = {"DeepseekV32ForCausalLM", NULL};
-static const char *const kimi_k25_names[] = {"KimiK25ForConditionalGeneration",
-                                             "Kimi_K25ForConditionalGeneration",
-                                             "KimiK2ForCausalLM", NULL};
+static const char *const kimi_k25_names[] = {"KimiK2ForCausalLM", NULL};
+static const char *const kimi_k25_wrappers[] = {"KimiK25ForConditionalGeneration",
+                                                "Kimi_K25ForConditionalGeneration", NULL};
+static const char *const kimi_k25_text[] = {"kimi_k2", "deepseek_v3", NULL};
+static const char *const mistral_wrappers[] = {"Mistral3ForConditionalGeneration", NULL};
+static const char *const mistral4_text[] = {"mistral4", NULL};
 static const char *const glm4_moe_lite_names[] = {"Glm4MoeLiteForCausalLM", NULL};
 static const char *const glm_moe_dsa_names[] = {"GlmMoeDsaForCausalLM", NULL};
 static const char *const mistral4_names[] = {"Mistral4ForCausalLM", NULL};
 
 /* head_dim and qk_head_dim say in several ways what the widths above say. */
 static const char *const latent_ignored[] = {"head_dim", "qk_head_dim", NULL};
-static const char *const sparse_ignored[] = {
-    "head_dim",        "qk_head_dim",      "index_head_dim",
-    "index_n_heads",   "index_topk_freq",  "index_skip_topk_offset",
-    "indexer_types",   "index_topk_pattern", "indexer_rope_interleave",
-    "index_share_for_mtp_iteration", "scale_fmt", NULL};
+static const char *const kimi_k25_ignored[] = {"head_dim",
+                                               "qk_head_dim",
+                                               "media_placeholder_token_id",
+                                               "use_unified_vision_chunk",
+                                               "video_placeholder",
+                                               "projection_hidden_size",
+                                               "projection_layer_norm_eps",
+                                               NULL};
+static const char *const sparse_ignored[] = {"head_dim",
+                                             "qk_head_dim",
+                                             "index_head_dim",
+                                             "index_n_heads",
+                                             "index_topk_freq",
+                                             "index_skip_topk_offset",
+                                             "indexer_types",
+                                             "index_topk_pattern",
+                                             "indexer_rope_interleave",
+                                             "index_share_for_mtp_iteration",
+                                             "scale_fmt",
+                                             NULL};
 static const char *const latent_lists[] = {"mlp_layer_types", "rope_interleave",
                                            "partial_rotary_factor", NULL};
 
@@ -126,12 +147,18 @@ const kld_arch kld_arch_deepseek_v3 = {ARCH(deepseek_v3, latent_asserts), LATENT
 const kld_arch kld_arch_deepseek_v32 = {ARCH(deepseek_v32, latent_asserts), LATENT(sparse_ignored),
                                         .score = KLD_SCORE_SIGMOID,
                                         .skipped = ".self_attn.indexer."};
-const kld_arch kld_arch_kimi_k25 = {ARCH(kimi_k25, latent_asserts), LATENT(latent_ignored),
-                                    .score = KLD_SCORE_SIGMOID};
+const kld_arch kld_arch_kimi_k25 = {ARCH(kimi_k25, latent_asserts), LATENT(kimi_k25_ignored),
+                                    .wrappers = kimi_k25_wrappers,  .text_types = kimi_k25_text,
+                                    .text_default = true,           .score = KLD_SCORE_SIGMOID};
 const kld_arch kld_arch_glm4_moe_lite = {ARCH(glm4_moe_lite, latent_asserts),
                                          LATENT(latent_ignored), .score = KLD_SCORE_SIGMOID};
 const kld_arch kld_arch_glm_moe_dsa = {ARCH(glm_moe_dsa, latent_asserts), LATENT(sparse_ignored),
                                        .score = KLD_SCORE_SIGMOID,
                                        .skipped = ".self_attn.indexer."};
-const kld_arch kld_arch_mistral4 = {ARCH(mistral4, mistral4_asserts), LATENT(latent_ignored),
-                                    .score = KLD_SCORE_SOFTMAX, .scaled_queries = true};
+const kld_arch kld_arch_mistral4 = {ARCH(mistral4, mistral4_asserts),
+                                    LATENT(latent_ignored),
+                                    .wrappers = mistral_wrappers,
+                                    .text_types = mistral4_text,
+                                    .rope_required = true,
+                                    .score = KLD_SCORE_SOFTMAX,
+                                    .scaled_queries = true};

@@ -27,14 +27,14 @@ static const kld_key_row mixtral_keys[] = {
     KEY("head_dim", HEAD_DIM, COUNT, KLD_DERIVED, KLD_DERIVED),
     KEY("max_position_embeddings", MAX_POSITION, COUNT, 131072, KLD_REQUIRED),
     KEY("sliding_window", WINDOW, COUNT, 0, 0),
-    KEY("num_local_experts", EXPERTS, COUNT, 8, KLD_REQUIRED),
+    KEY_OR("num_local_experts", "num_experts", EXPERTS, COUNT, 8, KLD_REQUIRED),
     KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, 2, KLD_REQUIRED),
     KEY(NULL, NORMALISE, FLAG, 1, 1),
 };
 
 /* Routing of DeepSeek-V3 and what followed it. */
 #define ROUTED_KEYS(experts, top, width, scale)                                                    \
-    KEY("n_routed_experts", EXPERTS, COUNT, experts, KLD_REQUIRED),                                \
+    KEY_OR("n_routed_experts", "num_local_experts", EXPERTS, COUNT, experts, KLD_REQUIRED),        \
         KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, top, KLD_REQUIRED),                         \
         KEY("moe_intermediate_size", EXPERT_INTERMEDIATE, COUNT, width, KLD_REQUIRED),             \
         KEY("n_group", GROUPS, COUNT, 1, KLD_REQUIRED),                                            \
@@ -64,7 +64,7 @@ static const kld_key_row minimax_m2_keys[] = {
     KEY("head_dim", HEAD_DIM, COUNT, 128, KLD_DERIVED),
     KEY("rotary_dim", ROTARY_DIM, COUNT, 0, 0),
     KEY("max_position_embeddings", MAX_POSITION, COUNT, 196608, KLD_REQUIRED),
-    KEY("num_local_experts", EXPERTS, COUNT, 256, KLD_REQUIRED),
+    KEY_OR("num_local_experts", "num_experts", EXPERTS, COUNT, 256, KLD_REQUIRED),
     KEY("num_experts_per_tok", TOP_EXPERTS, COUNT, 8, KLD_REQUIRED),
     KEY(NULL, NORMALISE, FLAG, 1, 1),
 };
@@ -82,12 +82,13 @@ static const kld_key_row mimo_v2_keys[] = {
     KEY("attention_bias", ATTENTION_BIAS, FLAG, 0, KLD_REQUIRED),
     KEY_OR("sliding_window", "sliding_window_size", WINDOW, COUNT, 128, KLD_REQUIRED),
     KEY("swa_num_attention_heads", SLIDING_HEADS, COUNT, KLD_DERIVED, KLD_DERIVED),
-    KEY("swa_num_key_value_heads", SLIDING_KV_HEADS, COUNT, KLD_DERIVED, KLD_DERIVED),
+    KEY("swa_num_key_value_heads", SLIDING_KV_HEADS, COUNT, KLD_TWICE, KLD_DERIVED),
     KEY("swa_head_dim", SLIDING_HEAD_DIM, COUNT, KLD_DERIVED, KLD_DERIVED),
     KEY("swa_v_head_dim", SLIDING_VALUE_DIM, COUNT, KLD_DERIVED, KLD_DERIVED),
     KEY("add_swa_attention_sink_bias", SLIDING_SINKS, FLAG, 1, KLD_REQUIRED),
     KEY("add_full_attention_sink_bias", FULL_SINKS, FLAG, 0, KLD_REQUIRED),
     KEY("attention_value_scale", VALUE_SCALE, REAL, 0.707, 1),
+    KEY(NULL, DENSE_LAYERS, COUNT, 1, 1),
 };
 
 static const kld_key_row gpt_oss_keys[] = {
@@ -99,32 +100,38 @@ static const kld_key_row gpt_oss_keys[] = {
     KEY("max_position_embeddings", MAX_POSITION, COUNT, 131072, KLD_REQUIRED),
     KEY("attention_bias", ATTENTION_BIAS, FLAG, 1, KLD_REQUIRED),
     KEY("sliding_window", WINDOW, COUNT, 128, KLD_REQUIRED),
-    KEY("num_local_experts", EXPERTS, COUNT, 128, KLD_REQUIRED),
+    KEY_OR("num_local_experts", "num_experts", EXPERTS, COUNT, 128, KLD_REQUIRED),
     KEY_OR("num_experts_per_tok", "experts_per_token", TOP_EXPERTS, COUNT, 4, KLD_REQUIRED),
     KEY("swiglu_limit", ACTIVATION_LIMIT, REAL, 7, KLD_REQUIRED),
     KEY(NULL, FULL_SINKS, FLAG, 1, 1),
     KEY(NULL, SLIDING_SINKS, FLAG, 1, 1),
 };
 
-static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"}};
+static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"},
+                                                   {"qkv_bias", "false"},
+                                                   {"use_qk_norm", "true"},
+                                                   {"shared_expert_intermediate_size", "0"}};
 static const kld_assert_row glm4_moe_asserts[] = {{"mlp_bias", "false"}};
 static const kld_assert_row mixtral_asserts[] = {{"attention_bias", "false"}};
-static const kld_assert_row minimax_m2_asserts[] = {{"use_qk_norm", "true"},
-                                                    {"qk_norm_type", "\"per_layer\""},
-                                                    {"scoring_func", "\"sigmoid\""},
-                                                    {"use_routing_bias", "true"},
-                                                    {"shared_intermediate_size", "0"},
-                                                    {"attention_bias", "false"},
-                                                    {"sliding_window", "null"}};
-static const kld_assert_row mimo_v2_asserts[] = {{"scoring_func", "\"sigmoid\""},
-                                                 {"topk_method", "\"noaux_tc\""},
-                                                 {"attention_projection_layout", "\"split\"|\"fused_qkv\"|null"},
-                                                 {"hybrid_block_size", "null"}};
+static const kld_assert_row minimax_m2_asserts[] = {
+    {"use_qk_norm", "true"},           {"qk_norm_type", "\"per_layer\""},
+    {"scoring_func", "\"sigmoid\""},   {"use_routing_bias", "true"},
+    {"shared_intermediate_size", "0"}, {"attention_bias", "false"},
+    {"sliding_window", "null"}};
+static const kld_assert_row mimo_v2_asserts[] = {
+    {"scoring_func", "\"sigmoid\""},
+    {"topk_method", "\"noaux_tc\""},
+    {"attention_projection_layout", "\"split\"|\"fused_qkv\"|null"},
+    {"moe_router_dtype", "\"bfloat16\"|\"float32\""},
+    {"hybrid_block_size", "null"}};
 static const kld_assert_row gpt_oss_asserts[] = {{"mlp_bias", "false"}};
 
 static const kld_tensor_row qwen3_moe_layer[] = {
-    ATTENTION(IF_ATTENTION, IF_ATTENTION), HEAD_NORMS(ALWAYS), MLP_NORM_ROW,
-    MLP_IF(NONE, DENSE), ROUTER("mlp.gate", NONE),
+    ATTENTION(IF_ATTENTION, IF_ATTENTION),
+    HEAD_NORMS(ALWAYS),
+    MLP_NORM_ROW,
+    MLP_IF(NONE, DENSE),
+    ROUTER("mlp.gate", NONE),
 };
 static const kld_tensor_row mixtral_layer[] = {ATTENTION(NONE, NONE), MLP_NORM_ROW,
                                                ROUTER("block_sparse_moe.gate", NONE)};
@@ -159,12 +166,16 @@ static const kld_tensor_row mimo_v2_layer[] = {
     ROUTER("mlp.gate", NONE),
 };
 static const kld_tensor_row gpt_oss_layer[] = {
-    ATTENTION(IF_ATTENTION, IF_ATTENTION), BARE(SINKS, "self_attn.sinks", HEADS, SINKS),
-    MLP_NORM_ROW, ROUTER("mlp.router", ALWAYS),
+    ATTENTION(IF_ATTENTION, IF_ATTENTION),
+    BARE(SINKS, "self_attn.sinks", HEADS, SINKS),
+    MLP_NORM_ROW,
+    ROUTER("mlp.router", ALWAYS),
 };
 
-static const kld_expert_row mlp_experts = {.prefix = "mlp.experts", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
-static const kld_expert_row mixtral_experts = {.prefix = "block_sparse_moe.experts", .gate = "w1", .up = "w3", .down = "w2"};
+static const kld_expert_row mlp_experts = {
+    .prefix = "mlp.experts", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
+static const kld_expert_row mixtral_experts = {
+    .prefix = "block_sparse_moe.experts", .gate = "w1", .up = "w3", .down = "w2"};
 static const kld_expert_row gpt_oss_experts = {.prefix = "mlp.experts",
                                                .gate = "gate_proj",
                                                .up = "up_proj",
@@ -181,18 +192,15 @@ static const char *const mimo_v2_names[] = {"MiMoV2FlashForCausalLM", "MiMoV2For
 static const char *const gpt_oss_names[] = {"GptOssForCausalLM", NULL};
 
 static const char *const qwen3_moe_lists[] = {"mlp_only_layers", NULL};
-static const char *const qwen3_moe_ignored[] = {"max_window_layers", NULL}; /* nor by transformers */
-const kld_arch kld_arch_qwen3_moe = {ARCH(qwen3_moe, qwen3_moe_asserts),
-                                     .ignored = qwen3_moe_ignored,
-                                     .lists = qwen3_moe_lists,
-                                     .experts = &mlp_experts,
-                                     .window = KLD_WINDOW_ALL_LAYERS,
-                                     .rope_theta = 10000,
-                                     .score = KLD_SCORE_SOFTMAX};
-const kld_arch kld_arch_mixtral = {ARCH(mixtral, mixtral_asserts),
-                                   .experts = &mixtral_experts,
-                                   .window = KLD_WINDOW_ALL_LAYERS,
-                                   .rope_theta = 1e6,
+static const char *const qwen3_moe_ignored[] = {"max_window_layers",
+                                                NULL}; /* nor by transformers */
+const kld_arch kld_arch_qwen3_moe = {
+    ARCH(qwen3_moe, qwen3_moe_asserts), .ignored = qwen3_moe_ignored,
+    .lists = qwen3_moe_lists,           .experts = &mlp_experts,
+    .window = KLD_WINDOW_ALL_LAYERS,    .rope_theta = 10000,
+    .score = KLD_SCORE_SOFTMAX};
+const kld_arch kld_arch_mixtral = {ARCH(mixtral, mixtral_asserts), .experts = &mixtral_experts,
+                                   .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 1e6,
                                    .score = KLD_SCORE_SOFTMAX};
 
 static const char *const glm4_moe_ignored[] = {"topk_method", NULL};
@@ -203,14 +211,24 @@ const kld_arch kld_arch_glm4_moe = {ARCH(glm4_moe, glm4_moe_asserts),
                                     .experts = &mlp_experts,
                                     .rope_theta = 10000,
                                     .partial_rope = true,
+                                    .rope_partial = 0.5,
                                     .score = KLD_SCORE_SIGMOID,
                                     .router_eps = 1e-20};
 
 /* attn_type_list: all of them full, checked by value would need the layer count; tensors of another
  * kind of attention have other names and have no place. */
-static const char *const minimax_m2_ignored[] = {"attn_type_list", "layernorm_full_attention_beta",
-    "layernorm_linear_attention_alpha", "layernorm_linear_attention_beta", "layernorm_mlp_alpha", "layernorm_mlp_beta",
-    "layernorm_full_attention_alpha", "block_size", "rotary_type", "max_model_len", "qk_norm", NULL};
+static const char *const minimax_m2_ignored[] = {"attn_type_list",
+                                                 "layernorm_full_attention_beta",
+                                                 "layernorm_linear_attention_alpha",
+                                                 "layernorm_linear_attention_beta",
+                                                 "layernorm_mlp_alpha",
+                                                 "layernorm_mlp_beta",
+                                                 "layernorm_full_attention_alpha",
+                                                 "block_size",
+                                                 "rotary_type",
+                                                 "max_model_len",
+                                                 "qk_norm",
+                                                 NULL};
 const kld_arch kld_arch_minimax_m2 = {ARCH(minimax_m2, minimax_m2_asserts),
                                       .ignored = minimax_m2_ignored,
                                       .lists = partial_lists,
@@ -220,24 +238,20 @@ const kld_arch kld_arch_minimax_m2 = {ARCH(minimax_m2, minimax_m2_asserts),
                                       .score = KLD_SCORE_SIGMOID};
 
 static const char *const mimo_v2_lists[] = {"partial_rotary_factor", "mlp_layer_types",
-                                            "moe_layer_freq", "hybrid_layer_pattern",
-                                            "swa_rope_theta", NULL};
-const kld_arch kld_arch_mimo_v2 = {ARCH(mimo_v2, mimo_v2_asserts),
-                                   .lists = mimo_v2_lists,
-                                   .experts = &mlp_experts,
-                                   .window = KLD_WINDOW_LISTED,
-                                   .rope_theta = 5e6,
-                                   .sliding_rope_theta = 1e4,
-                                   .sliding_theta = "swa_rope_theta",
-                                   .partial_rope = true,
-                                   .score = KLD_SCORE_SIGMOID,
-                                   .router_eps = 1e-20};
+                                            "moe_layer_freq",        "hybrid_layer_pattern",
+                                            "swa_rope_theta",        NULL};
+const kld_arch kld_arch_mimo_v2 = {
+    ARCH(mimo_v2, mimo_v2_asserts),    .lists = mimo_v2_lists, .experts = &mlp_experts,
+    .window = KLD_WINDOW_LISTED,       .rope_theta = 5e6,      .sliding_rope_theta = 1e4,
+    .sliding_theta = "swa_rope_theta", .partial_rope = true,   .rope_partial = 0.334,
+    .score = KLD_SCORE_SIGMOID,        .router_eps = 1e-20};
 
-static const char *const gpt_oss_ignored[] = {"initial_context_length", "num_experts", NULL};
+static const char *const gpt_oss_ignored[] = {"initial_context_length", NULL};
 const kld_arch kld_arch_gpt_oss = {ARCH(gpt_oss, gpt_oss_asserts),
                                    .ignored = gpt_oss_ignored,
                                    .experts = &gpt_oss_experts,
                                    .window = KLD_WINDOW_ALTERNATE,
                                    .rope_theta = 150000,
+                                   .rope_required = true,
                                    .activation = KLD_ACT_CLAMPED_GLU,
                                    .score = KLD_SCORE_SOFTMAX_CHOSEN};

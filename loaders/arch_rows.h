@@ -21,17 +21,29 @@
 #define EPS_KEY(eps) KEY("rms_norm_eps", EPS, REAL, eps, KLD_REQUIRED)
 
 #define NORM_IF(slot, name, dim, when)                                                             \
-    { KLD_SLOT_##slot, name, KLD_DIM_##dim, KLD_DIM_ONE, KLD_BIAS_NONE, false, KLD_WHEN_##when, false }
+    {                                                                                              \
+        KLD_SLOT_##slot, name, KLD_DIM_##dim, KLD_DIM_ONE, KLD_BIAS_NONE, false, KLD_WHEN_##when,  \
+            false                                                                                  \
+    }
 #define NORM(slot, name, dim) NORM_IF(slot, name, dim, ALWAYS)
 /* A tensor without a suffix. */
 #define BARE(slot, name, dim, when)                                                                \
-    { KLD_SLOT_##slot, name, KLD_DIM_##dim, KLD_DIM_ONE, KLD_BIAS_NONE, false, KLD_WHEN_##when, true }
+    {                                                                                              \
+        KLD_SLOT_##slot, name, KLD_DIM_##dim, KLD_DIM_ONE, KLD_BIAS_NONE, false, KLD_WHEN_##when,  \
+            true                                                                                   \
+    }
 #define LINEAR_IF(slot, name, rows, cols, bias, when)                                              \
-    { KLD_SLOT_##slot, name, KLD_DIM_##rows, KLD_DIM_##cols, KLD_BIAS_##bias, true, KLD_WHEN_##when, false }
+    {                                                                                              \
+        KLD_SLOT_##slot, name, KLD_DIM_##rows, KLD_DIM_##cols, KLD_BIAS_##bias, true,              \
+            KLD_WHEN_##when, false                                                                 \
+    }
 #define LINEAR(slot, name, rows, cols, bias) LINEAR_IF(slot, name, rows, cols, bias, ALWAYS)
 /* Its product is taken in FP32, so its weights are never quantized. */
 #define ROUTER(name, bias)                                                                         \
-    { KLD_SLOT_ROUTER, name, KLD_DIM_EXPERTS, KLD_DIM_HIDDEN, KLD_BIAS_##bias, false, KLD_WHEN_SPARSE, false }
+    {                                                                                              \
+        KLD_SLOT_ROUTER, name, KLD_DIM_EXPERTS, KLD_DIM_HIDDEN, KLD_BIAS_##bias, false,            \
+            KLD_WHEN_SPARSE, false                                                                 \
+    }
 
 /* [Q, H], [K, H], [V, H], [H, Q] */
 #define ATTENTION(qkv_bias, o_bias)                                                                \

@@ -50,12 +50,11 @@ static size_t lower_bound(const kld_checkpoint *c, const char *name) {
 }
 
 /* Layer number of PREFIXlayers.N.*; false when the name is not of that form. */
-static bool layer_of(const char *name, const char *prefix, size_t *layer) {
-    static const char part[] = "layers.";
-    if (!starts(name, prefix)) return false;
-    name += strlen(prefix);
-    if (!starts(name, part)) return false;
-    name += sizeof part - 1;
+static bool layer_of(const char *name, const kld_prefix *prefix, size_t *layer) {
+    if (!starts(name, prefix->base)) return false;
+    name += strlen(prefix->base);
+    if (!starts(name, prefix->part)) return false;
+    name += strlen(prefix->part);
     size_t n = 0, digits = 0;
     for (; *name >= '0' && *name <= '9' && digits < 9; name++, digits++)
         n = n * 10 + (size_t)(*name - '0');
@@ -63,19 +62,30 @@ static bool layer_of(const char *name, const char *prefix, size_t *layer) {
     return digits && *name == '.';
 }
 
+/* Why the tensor is skipped; KLD_SKIP_COUNT: it is not. */
+static kld_skip skip_rule(kld_binder *b, const char *name) {
+    size_t layer;
+    if (layer_of(name, b->prefix, &layer) && layer >= b->r->config.layers) {
+        b->n_past++;
+        return KLD_SKIP_MTP;
+    }
+    for (const char *const *p = kld_skip_prefixes; *p; p++)
+        if (starts(name, *p)) return strstr(*p, "mtp.") ? KLD_SKIP_MTP : KLD_SKIP_VISION;
+    for (const char *const *s = kld_skip_suffixes; *s; s++)
+        if (ends(name, *s)) return KLD_SKIP_OTHER;
+    const char *indexer = b->r->arch->skipped;
+    return indexer && strstr(name, indexer) ? KLD_SKIP_INDEXER : KLD_SKIP_COUNT;
+}
+
 static void skip_by_rule(kld_binder *b) {
     const kld_checkpoint *c = &b->m->ckpt;
     for (size_t i = 0; i < c->n_tensors; i++) {
-        const char *name = c->tensors[i].name;
-        size_t layer;
-        bool skip = layer_of(name, b->prefix->layers, &layer) && layer >= b->r->config.layers;
-        b->n_past += skip;
-        for (const char *const *p = kld_skip_prefixes; !skip && *p; p++) skip = starts(name, *p);
-        for (const char *const *s = kld_skip_suffixes; !skip && *s; s++) skip = ends(name, *s);
-        if (!skip && b->r->arch->skipped && strstr(name, b->r->arch->skipped)) skip = true;
-        if (!skip) continue;
+        kld_skip why = skip_rule(b, c->tensors[i].name);
+        if (why == KLD_SKIP_COUNT) continue;
         b->claimed[i] = true;
         b->m->n_skipped++;
+        b->m->skipped[why]++;
+        b->m->skipped_bytes += c->tensors[i].bytes;
     }
 }
 
@@ -88,23 +98,6 @@ static kld_status warn_past(kld_binder *b, kld_err *err) {
                           b->n_past, b->r->config.layers);
 }
 
-static kld_status find_prefix(kld_binder *b, kld_err *err) {
-    const kld_checkpoint *c = &b->m->ckpt;
-    for (size_t i = 0; i < kld_n_prefixes; i++) {
-        char name[KLD_MAX_NAME];
-        snprintf(name, sizeof name, "%sembed_tokens.", kld_prefixes[i].layers);
-        size_t at = lower_bound(c, name);
-        if (at < c->n_tensors && starts(c->tensors[at].name, name)) {
-            b->prefix = &kld_prefixes[i];
-            return KLD_OK;
-        }
-    }
-    return kld_fail(err, KLD_E_INPUT,
-                    "no tensor model.embed_tokens.weight, nor under model.language_model. or "
-                    "language_model.model.; the first tensor is '%.200s'",
-                    c->n_tensors ? c->tensors[0].name : "(none)");
-}
-
 const kld_tensor *kld_bind_find(const kld_binder *b, const char *name, bool *claimed) {
     const kld_checkpoint *c = &b->m->ckpt;
     size_t i = lower_bound(c, name);
@@ -113,12 +106,37 @@ const kld_tensor *kld_bind_find(const kld_binder *b, const char *name, bool *cla
     return &c->tensors[i];
 }
 
-void kld_bind_claim(kld_binder *b, const kld_tensor *t) { b->claimed[t - b->m->ckpt.tensors] = true; }
+void kld_bind_claim(kld_binder *b, const kld_tensor *t) {
+    b->claimed[t - b->m->ckpt.tensors] = true;
+}
 
 bool kld_bind_has(const kld_binder *b, const char *stem) {
     const kld_checkpoint *c = &b->m->ckpt;
     size_t i = lower_bound(c, stem);
     return i < c->n_tensors && starts(c->tensors[i].name, stem);
+}
+
+static bool has_under(const kld_binder *b, const char *base, const char *part) {
+    char stem[KLD_MAX_NAME];
+    snprintf(stem, sizeof stem, "%s%s", base, part);
+    return kld_bind_has(b, stem);
+}
+
+static kld_status find_prefix(kld_binder *b, kld_err *err) {
+    const kld_checkpoint *c = &b->m->ckpt;
+    int best = -1;
+    for (size_t i = 0; i < kld_n_prefixes; i++) {
+        const kld_prefix *p = &kld_prefixes[i];
+        int found = 2 * has_under(b, p->base, p->part) + has_under(b, p->head, ".");
+        if (!has_under(b, p->base, "embed_tokens.") || found <= best) continue;
+        b->prefix = p;
+        best = found;
+    }
+    if (b->prefix) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "no tensor model.embed_tokens.weight, nor under model.language_model. or "
+                    "language_model.model.; the first tensor is '%.200s'",
+                    c->n_tensors ? c->tensors[0].name : "(none)");
 }
 
 /* Claims every tensor NAME.* and hands them over as one module. */
@@ -171,7 +189,8 @@ static kld_status bind_bare(kld_binder *b, const char *name, size_t rows, kld_we
     return kld_weight_classify(w, &mod, &want, err);
 }
 
-/* MiMo's fused projection: in layers that slide, too, as many as the others have key/value heads. */
+/* MiMo's fused projection: in layers that slide, too, as many as the others have key/value heads.
+ */
 static size_t qkv_shards(const kld_binder *b) { return (size_t)b->r->value[KLD_KEY_KV_HEADS]; }
 
 static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char *name,
@@ -214,7 +233,7 @@ static kld_status bind_model(kld_binder *b, kld_err *err) {
             continue;
         }
         char name[KLD_MAX_NAME];
-        snprintf(name, sizeof name, "%s%s", b->prefix->layers, row->name);
+        snprintf(name, sizeof name, "%s%s", b->prefix->base, row->name);
         TRY(bind_row(b, row, name, &b->m->global[row->slot], err));
     }
     return KLD_OK;
@@ -250,7 +269,8 @@ static bool present(const kld_binder *b, kld_when when, size_t l) {
         return v[b->r->slides[l] ? KLD_KEY_SLIDING_SINKS : KLD_KEY_FULL_SINKS] != 0;
     case KLD_WHEN_FUSED_QKV:
     case KLD_WHEN_SPLIT_QKV:
-        snprintf(stem, sizeof stem, "%slayers.%zu.self_attn.qkv_proj.", b->prefix->layers, l);
+        snprintf(stem, sizeof stem, "%s%s%zu.self_attn.qkv_proj.", b->prefix->base, b->prefix->part,
+                 l);
         return kld_bind_has(b, stem) == (when == KLD_WHEN_FUSED_QKV);
     }
     return false;
@@ -259,8 +279,8 @@ static bool present(const kld_binder *b, kld_when when, size_t l) {
 static void set_blocks(const kld_arch *a, kld_layer *layer, bool sparse) {
     kld_slot none = KLD_SLOT_COUNT;
     layer->n_sub = KLD_MAX_SUBLAYERS;
-    layer->sub[0] = (kld_sublayer){a->attention, KLD_SLOT_ATTN_NORM,
-                                   a->post_norms ? KLD_SLOT_ATTN_POST : none};
+    layer->sub[0] =
+        (kld_sublayer){a->attention, KLD_SLOT_ATTN_NORM, a->post_norms ? KLD_SLOT_ATTN_POST : none};
     layer->sub[1] = (kld_sublayer){sparse ? KLD_BLOCK_EXPERTS : KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM,
                                    a->post_norms ? KLD_SLOT_MLP_POST : none};
 }
@@ -275,7 +295,7 @@ static kld_status bind_layer(kld_binder *b, size_t l, kld_err *err) {
         const kld_tensor_row *row = &a->layer[i];
         char name[KLD_MAX_NAME];
         if (!present(b, row->when, l)) continue;
-        snprintf(name, sizeof name, "%slayers.%zu.%s", b->prefix->layers, l, row->name);
+        snprintf(name, sizeof name, "%s%s%zu.%s", b->prefix->base, b->prefix->part, l, row->name);
         TRY(bind_row(b, row, name, &layer->slot[row->slot], err));
     }
     kld_weight *qkv = &layer->slot[KLD_SLOT_QKV];

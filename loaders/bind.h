@@ -7,7 +7,7 @@
 
 KLD_EXTERN_C_BEGIN
 
-/* Fill m->global, m->layer and m->n_skipped from m->ckpt by the rows of r->arch.
+/* Fill m->global, m->layer and what is skipped from m->ckpt by the rows of r->arch.
  * KLD_E_INPUT        a tensor is missing, misshapen, of a wrong dtype, or unclaimed.
  * KLD_E_UNSUPPORTED  a weight format that is not implemented. */
 KLD_NODISCARD kld_status kld_model_bind(kld_model *m, const kld_config_read *r, kld_err *err);

@@ -62,9 +62,14 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
     const kld_expert_row *row = b->r->arch->experts;
     size_t n = b->r->config.router.experts;
     char full[KLD_MAX_NAME], found[160];
-    *w = (kld_weight){.rows = rows, .cols = cols, };
+    *w = (kld_weight){
+        .rows = rows,
+        .cols = cols,
+    };
     snprintf(full, sizeof full, "%s.%s", base, name);
-    if (kld_bind_find(b, full, NULL)) {
+    char blocked[KLD_MAX_NAME];
+    snprintf(blocked, sizeof blocked, "%s.%s_blocks", base, name);
+    if (!kld_bind_find(b, blocked, NULL)) {
         w->in_major = row->in_major;
         size_t shape[4] = {n, w->in_major ? cols : rows, w->in_major ? rows : cols};
         TRY(stacked_tensor(b, full, 3, shape, &w->data, err));
@@ -77,8 +82,7 @@ static kld_status bind_stack(kld_binder *b, const char *base, const char *name, 
                             "%.300s: MXFP4 needs rows in blocks of 32, but they have %zu", full,
                             cols);
         size_t blocks[4] = {n, rows, cols / 32, 16}, scales[4] = {n, rows, cols / 32};
-        snprintf(full, sizeof full, "%s.%s_blocks", base, name);
-        TRY(stacked_tensor(b, full, 4, blocks, &w->data, err));
+        TRY(stacked_tensor(b, blocked, 4, blocks, &w->data, err));
         snprintf(full, sizeof full, "%s.%s_scales", base, name);
         TRY(stacked_tensor(b, full, 3, scales, &w->scale, err));
         if (w->data->dtype != KLD_U8 ||
@@ -149,7 +153,7 @@ kld_status kld_bind_experts(kld_binder *b, size_t l, kld_err *err) {
     if (c->router.experts > b->m->ckpt.total_bytes)
         return kld_fail(err, KLD_E_INPUT, "%zu experts do not fit the file", c->router.experts);
     TRY(ARENA_ARRAY(&b->m->arena, &layer->expert, c->router.experts, err));
-    snprintf(base, sizeof base, "%slayers.%zu.%s", b->prefix->layers, l, row->prefix);
+    snprintf(base, sizeof base, "%s%s%zu.%s", b->prefix->base, b->prefix->part, l, row->prefix);
     snprintf(stem, sizeof stem, "%s.gate_up_proj", base);
     return kld_bind_has(b, stem) ? bind_stacked(b, base, layer, err)
                                  : bind_split(b, base, layer, err);

@@ -179,8 +179,10 @@ static kld_status read_values(kld_config_read *r, const json_t *text, kld_err *e
     if (v[KLD_KEY_HEAD_DIM] == KLD_DERIVED)
         v[KLD_KEY_HEAD_DIM] = floor(v[KLD_KEY_HIDDEN] / v[KLD_KEY_HEADS]);
     if (v[KLD_KEY_VALUE_DIM] == KLD_DERIVED) v[KLD_KEY_VALUE_DIM] = v[KLD_KEY_HEAD_DIM];
-    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++)
-        if (v[derived[i].slides] == KLD_DERIVED) v[derived[i].slides] = v[derived[i].full];
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++) {
+        double *own = &v[derived[i].slides], full = v[derived[i].full];
+        if (*own == KLD_DERIVED || *own == KLD_TWICE) *own = *own == KLD_TWICE ? 2 * full : full;
+    }
     if (v[KLD_KEY_LAYERS] > MAX_LAYERS)
         return kld_fail(err, KLD_E_INPUT, "config.json: 'num_hidden_layers' is %.0f, above %d",
                         v[KLD_KEY_LAYERS], MAX_LAYERS);
@@ -199,8 +201,8 @@ static kld_status read_tied(const json_t *root, const json_t *text, const kld_ar
 static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_activation *out,
                                   kld_err *err) {
     bool other = listed(arch->lists, "hidden_activation");
-    const char *key = other && json_object_get(text, "hidden_activation") ? "hidden_activation"
-                                                                          : "hidden_act";
+    const char *key =
+        other && json_object_get(text, "hidden_activation") ? "hidden_activation" : "hidden_act";
     const json_t *v = json_object_get(text, key);
     *out = arch->activation;
     if (!v || json_is_null(v)) return KLD_OK;
@@ -210,10 +212,9 @@ static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_
     if (silu && arch->activation == KLD_ACT_CLAMPED_GLU) return KLD_OK;
     *out = silu ? KLD_ACT_SILU : KLD_ACT_GELU_TANH;
     if (silu || (s && !strcmp(s, "gelu_pytorch_tanh"))) return KLD_OK;
-    return kld_fail(
-        err, KLD_E_UNSUPPORTED,
-        "config.json: '%s' is %.80s; only silu and gelu_pytorch_tanh are implemented", key,
-        s ? s : kld_json_kind(v));
+    return kld_fail(err, KLD_E_UNSUPPORTED,
+                    "config.json: '%s' is %.80s; only silu and gelu_pytorch_tanh are implemented",
+                    key, s ? s : kld_json_kind(v));
 }
 
 static kld_status read_interleave(const json_t *text, const kld_arch *arch, bool *out,
@@ -222,6 +223,25 @@ static kld_status read_interleave(const json_t *text, const kld_arch *arch, bool
     if (!listed(arch->lists, "rope_interleave") || !json_object_get(text, "rope_interleave"))
         return KLD_OK;
     return kld_where(err, kld_json_bool(text, "rope_interleave", out, err), "config.json");
+}
+
+/* Several keys may say how many columns are rotated. */
+static kld_status set_rotated(kld_config_read *r, kld_attention *a, kld_err *err) {
+    double width = (double)a->head_dim * a->rope.partial, given = r->value[KLD_KEY_ROTARY_DIM];
+    bool latent = r->arch->attention == KLD_BLOCK_LATENT_ATTENTION;
+    a->rope_dim = (size_t)width;
+    if (latent) {
+        a->kv_heads = a->heads;
+        a->rope_first = (size_t)r->value[KLD_KEY_NOPE_DIM];
+        given = r->value[KLD_KEY_ROPE_DIM];
+    }
+    if (latent || given > 0) a->rope_dim = (size_t)given;
+    if (!(latent || given > 0) || a->rope.partial == 1 || fabs(width - given) < 1) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "config.json: partial_rotary_factor %g of %zu columns is not the %.0f that "
+                    "'%s' says",
+                    a->rope.partial, a->head_dim, given,
+                    latent ? "qk_rope_head_dim" : "rotary_dim");
 }
 
 static kld_status check_attention(const kld_attention *a, const kld_arch *arch, kld_err *err) {
@@ -253,6 +273,8 @@ static kld_status read_attention(kld_config_read *r, const json_t *text, bool sl
                            .theta = own ? arch->sliding_rope_theta : arch->rope_theta,
                            .scaling = !own,
                            .partial = arch->partial_rope,
+                           .partial_default = arch->rope_partial > 0 ? arch->rope_partial : 1,
+                           .required = arch->rope_required,
                            .queries = arch->scaled_queries};
     if (arch->sliding_rope_theta <= 0) src.kind = NULL;
     *a = (kld_attention){
@@ -263,13 +285,7 @@ static kld_status read_attention(kld_config_read *r, const json_t *text, bool sl
         .window = slides ? (size_t)v[KLD_KEY_WINDOW] : 0};
     TRY(kld_where(err, kld_rope_parse(&a->rope, text, &src, r->config.max_position, err),
                   "config.json"));
-    a->rope_dim = v[KLD_KEY_ROTARY_DIM] > 0 ? (size_t)v[KLD_KEY_ROTARY_DIM]
-                                            : (size_t)((double)a->head_dim * a->rope.partial);
-    if (arch->attention == KLD_BLOCK_LATENT_ATTENTION) {
-        a->kv_heads = a->heads;
-        a->rope_first = (size_t)v[KLD_KEY_NOPE_DIM];
-        a->rope_dim = (size_t)v[KLD_KEY_ROPE_DIM];
-    }
+    TRY(set_rotated(r, a, err));
     return check_attention(a, arch, err);
 }
 
@@ -278,8 +294,8 @@ static double score_scale(const kld_config_read *r) {
     const kld_attention *a = &r->config.attn[KLD_ATTN_FULL];
     double by = r->value[KLD_KEY_QUERY_SCALAR];
     double scale = 1 / sqrt(by > 0 ? by : (double)a->head_dim);
-    if (r->arch->attention != KLD_BLOCK_LATENT_ATTENTION ||
-        a->rope.scaling == KLD_ROPE_DEFAULT || a->rope.mscale_all_dim == 0 || a->rope.factor <= 1)
+    if (r->arch->attention != KLD_BLOCK_LATENT_ATTENTION || a->rope.scaling == KLD_ROPE_DEFAULT ||
+        a->rope.mscale_all_dim == 0 || a->rope.factor <= 1)
         return scale;
     double m = 0.1 * a->rope.mscale_all_dim * log(a->rope.factor) + 1;
     return scale * m * m;
@@ -313,6 +329,36 @@ static kld_status read_router(kld_config_read *r, kld_err *err) {
     return KLD_OK;
 }
 
+/* The accepted classes; or, of a class that wraps several families, their text_config.model_type.
+ */
+static kld_status refuse_arch(const char *name, const char *type, kld_err *err) {
+    kld_buf b = {0};
+    kld_status st = KLD_OK;
+    bool wrapper = false;
+    for (const kld_arch *const *row = kld_archs; *row; row++)
+        wrapper |= listed((*row)->wrappers, name);
+    for (const kld_arch *const *row = kld_archs; st == KLD_OK && *row; row++) {
+        const char *const *lists[] = {(*row)->architectures, (*row)->wrappers};
+        if (wrapper)
+            lists[0] = lists[1] = listed((*row)->wrappers, name) ? (*row)->text_types : NULL;
+        for (size_t k = 0; k < (wrapper ? 1 : 2); k++)
+            for (const char *const *a = lists[k]; st == KLD_OK && a && *a; a++)
+                if (!b.len || !strstr((char *)b.data, *a))
+                    st = kld_buf_addf(&b, err, "%s%s", b.len ? ", " : "", *a);
+    }
+    if (st == KLD_OK && wrapper)
+        st = kld_fail(err, KLD_E_UNSUPPORTED,
+                      "config.json: '%.120s' with a text_config of model_type %.80s is not "
+                      "implemented; these are: %s",
+                      name, type ? type : "(none)", (char *)b.data);
+    else if (st == KLD_OK)
+        st = kld_fail(err, KLD_E_UNSUPPORTED,
+                      "config.json: architecture '%.120s' is not implemented; these are: %s", name,
+                      (char *)b.data);
+    kld_buf_free(&b);
+    return st;
+}
+
 static kld_status find_arch(const json_t *root, const json_t *text, const kld_arch **arch,
                             kld_err *err) {
     json_t *list = json_object_get(root, "architectures");
@@ -321,20 +367,9 @@ static kld_status find_arch(const json_t *root, const json_t *text, const kld_ar
     const char *name = json_string_value(json_array_get(list, 0));
     if (!name)
         return kld_fail(err, KLD_E_INPUT, "config.json: 'architectures' does not name a class");
-    *arch = kld_arch_find(name);
-    if (*arch) return KLD_OK;
-    kld_buf b = {0};
-    kld_status st = KLD_OK;
-    for (const kld_arch *const *row = kld_archs; st == KLD_OK && *row; row++) {
-        for (const char *const *a = (*row)->architectures; st == KLD_OK && *a; a++)
-            st = kld_buf_addf(&b, err, "%s%s", b.len ? ", " : "", *a);
-    }
-    if (st == KLD_OK)
-        st = kld_fail(err, KLD_E_UNSUPPORTED,
-                      "config.json: architecture '%.120s' is not implemented; these are: %s", name,
-                      (char *)b.data);
-    kld_buf_free(&b);
-    return st;
+    const char *type = text == root ? NULL : json_string_value(json_object_get(text, "model_type"));
+    *arch = kld_arch_find(name, text != root, type);
+    return *arch ? KLD_OK : refuse_arch(name, type, err);
 }
 
 kld_status kld_config_parse(kld_config_read *out, const json_t *root, kld_arena *arena,

@@ -19,8 +19,8 @@ const json_t *kld_config_text(const json_t *root);
 
 /* Which layers slide, and which have experts; r->config.layers and r->value are set.
  * KLD_E_INPUT, KLD_E_UNSUPPORTED as kld_config_parse. */
-KLD_NODISCARD kld_status kld_config_layers(kld_config_read *r, const json_t *text,
-                                           kld_arena *arena, kld_err *err);
+KLD_NODISCARD kld_status kld_config_layers(kld_config_read *r, const json_t *text, kld_arena *arena,
+                                           kld_err *err);
 
 /* Every key is read, asserted or ignored; any other is refused.
  * KLD_E_UNSUPPORTED  architecture, key or value not implemented (named).

@@ -116,8 +116,7 @@ static kld_status only_dense(kld_config_read *r, const json_t *text, kld_err *er
 static kld_status read_sparse(kld_config_read *r, const json_t *text, kld_err *err) {
     const json_t *types = NULL, *freq = NULL;
     if (!r->arch->experts) return KLD_OK;
-    if (reads(r->arch, "mlp_layer_types"))
-        TRY(layer_list(r, text, "mlp_layer_types", &types, err));
+    if (reads(r->arch, "mlp_layer_types")) TRY(layer_list(r, text, "mlp_layer_types", &types, err));
     if (reads(r->arch, "moe_layer_freq")) TRY(layer_list(r, text, "moe_layer_freq", &freq, err));
     size_t first = (size_t)r->value[KLD_KEY_DENSE_LAYERS];
     size_t step = (size_t)r->value[KLD_KEY_SPARSE_STEP];

@@ -8,7 +8,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { STEP_LIMIT = 200000, MAX_NAME = 1024 };
+enum { STEP_LIMIT = 200000 };
 
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
                                        "language_model.", "model."};
@@ -29,6 +29,20 @@ static kld_status no_memory(kld_err *err) {
     return kld_fail(err, KLD_E_NOMEM, "out of memory in a regular expression");
 }
 
+/* N of the first "layers.N." of a text, -1 without; `dot` is how the text writes the last dot. */
+static long layer_in(const char *text, const char *dot) {
+    static const char part[] = "layers";
+    const char *at = strstr(text, part);
+    if (!at) return -1;
+    at += sizeof part - 1;
+    if (strncmp(at, dot, strlen(dot)) != 0 && *at != '.') return -1;
+    at += strncmp(at, dot, strlen(dot)) == 0 ? strlen(dot) : 1;
+    long n = 0;
+    const char *digits = at;
+    for (; *at >= '0' && *at <= '9' && at - digits < 9; at++) n = n * 10 + (*at - '0');
+    return at > digits && strncmp(at, dot, strlen(dot)) == 0 ? n : -1;
+}
+
 static kld_status compile(kld_pattern *p, const char *text, kld_err *err) {
     enum { OUT_OF_HEAP = 121 }; /* PCRE2's ERR21: no public name in older headers */
     pcre2_general_context *g = pcre2_general_context_create(re_alloc, re_free, NULL);
@@ -38,37 +52,38 @@ static kld_status compile(kld_pattern *p, const char *text, kld_err *err) {
     if (c)
         p->regex = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
                                  PCRE2_ANCHORED | PCRE2_UTF, &code, &at, c);
+    if (p->regex) {
+        code = OUT_OF_HEAP;
+        p->found = pcre2_match_data_create(1, g);
+        p->limits = pcre2_match_context_create(g);
+        if (p->limits) pcre2_set_match_limit(p->limits, STEP_LIMIT); /* it comes from the file */
+        /* In an alternative, a set or a group it need not be in what matches. */
+        if (!strpbrk(text, "|([")) p->layer = layer_in(text, "\\.");
+    }
     pcre2_compile_context_free(c);
     pcre2_general_context_free(g);
-    return !p->regex && code == OUT_OF_HEAP ? no_memory(err) : KLD_OK;
+    return (!p->found || !p->limits) && code == OUT_OF_HEAP ? no_memory(err) : KLD_OK;
 }
 
 kld_status kld_pattern_init(kld_pattern *p, kld_match_rule rule, const char *text, kld_err *err) {
-    *p = (kld_pattern){.text = text, .rule = rule};
+    *p = (kld_pattern){.text = text, .rule = rule, .layer = -1};
     bool tagged = !strncmp(text, "re:", 3);
     if (rule == KLD_MATCH_REGEX) return compile(p, text, err);
     if (tagged && (rule == KLD_MATCH_CT || rule == KLD_MATCH_QUARK))
         return compile(p, text + 3, err);
+    if (!strchr(text, '[')) p->layer = layer_in(text, ".");
     return KLD_OK;
 }
 
 void kld_pattern_free(kld_pattern *p) {
+    pcre2_match_context_free(p->limits);
+    pcre2_match_data_free(p->found);
     pcre2_code_free(p->regex);
-    p->regex = NULL;
+    p->regex = p->found = p->limits = NULL;
 }
 
-static kld_status match_regex(const pcre2_code *re, const char *s, bool *hit, kld_err *err) {
-    pcre2_general_context *g = pcre2_general_context_create(re_alloc, re_free, NULL);
-    pcre2_match_context *c = g ? pcre2_match_context_create(g) : NULL;
-    pcre2_match_data *d = g ? pcre2_match_data_create(1, g) : NULL;
-    int rc = PCRE2_ERROR_NOMEMORY;
-    if (c && d) {
-        pcre2_set_match_limit(c, STEP_LIMIT); /* patterns come from the file */
-        rc = pcre2_match(re, (PCRE2_SPTR)s, PCRE2_ZERO_TERMINATED, 0, 0, d, c);
-    }
-    pcre2_match_data_free(d);
-    pcre2_match_context_free(c);
-    pcre2_general_context_free(g);
+static kld_status match_regex(const kld_pattern *p, const char *s, bool *hit, kld_err *err) {
+    int rc = pcre2_match(p->regex, (PCRE2_SPTR)s, PCRE2_ZERO_TERMINATED, 0, 0, p->found, p->limits);
     *hit = rc >= 0;
     return rc == PCRE2_ERROR_NOMEMORY ? no_memory(err) : KLD_OK;
 }
@@ -139,35 +154,56 @@ static bool is_parent(const char *entry, const char *module) {
     return n && !strncmp(entry, module, n) && (module[n] == '.' || !module[n]);
 }
 
+static bool is_tail(const char *entry, const char *module) {
+    size_t n = strlen(entry), m = strlen(module);
+    return n && n < m && module[m - n - 1] == '.' && !strcmp(module + m - n, entry);
+}
+
 kld_status kld_pattern_match(const kld_pattern *p, const char *module, const char *class_name,
                              bool *hit, kld_err *err) {
-    if (p->regex) return match_regex(p->regex, module, hit, err);
+    if (p->regex) return match_regex(p, module, hit, err);
     switch (p->rule) {
     case KLD_MATCH_CT:
         *hit = !strcmp(p->text, module) || (class_name && !strcmp(p->text, class_name));
         break;
     case KLD_MATCH_GLOB: *hit = kld_glob(p->text, module) || contains(module, p->text); break;
     case KLD_MATCH_QUARK: *hit = kld_glob(p->text, module); break;
-    case KLD_MATCH_PREFIX: *hit = is_parent(p->text, module); break;
+    case KLD_MATCH_PREFIX: *hit = is_parent(p->text, module) || is_tail(p->text, module); break;
     case KLD_MATCH_SUBSTRING: *hit = contains(module, p->text); break;
     case KLD_MATCH_REGEX: *hit = false; break; /* it did not compile */
     }
     return KLD_OK;
 }
 
-kld_status kld_pattern_match_any(const kld_pattern *p, const char *module, const char *class_name,
-                                 bool *hit, kld_err *err) {
-    TRY(kld_pattern_match(p, module, class_name, hit, err));
-    const char *base = module;
-    for (size_t i = 0; base == module && i < N_PREFIXES; i++) {
+void kld_module_names_init(kld_module_names *m, const char *module) {
+    enum { ROOM = KLD_NAME_MAX - 32 }; /* beside the longest prefix */
+    char *to = m->text;
+    snprintf(to, ROOM, "%s", module);
+    const char *base = to;
+    for (size_t i = 0; base == to && i < N_PREFIXES; i++) {
         size_t n = strlen(prefixes[i]);
-        if (!strncmp(module, prefixes[i], n)) base = module + n;
+        if (!strncmp(to, prefixes[i], n)) base = to + n;
     }
-    if (!*hit && base != module) TRY(kld_pattern_match(p, base, class_name, hit, err));
-    for (size_t i = 0; !*hit && i < N_PREFIXES; i++) {
-        char name[MAX_NAME];
-        snprintf(name, sizeof name, "%s%s", prefixes[i], base);
-        TRY(kld_pattern_match(p, name, class_name, hit, err));
+    m->layer = layer_in(to, ".");
+    m->n = 0;
+    m->form[m->n++] = to;
+    if (base != to) m->form[m->n++] = base;
+    to += strlen(to) + 1;
+    /* The rest of each of these is a form too: model.X after language_model.model.X and so on. */
+    for (size_t i = 0; i < 2; i++) {
+        size_t room = (size_t)(m->text + sizeof m->text - to);
+        int n = snprintf(to, room, "%s%s", prefixes[i], base);
+        m->form[m->n++] = to;
+        m->form[m->n++] = strchr(to, '.') + 1;
+        to += n + 1;
     }
+}
+
+kld_status kld_pattern_match_any(const kld_pattern *p, const kld_module_names *m,
+                                 const char *class_name, bool *hit, kld_err *err) {
+    *hit = false;
+    if (p->layer >= 0 && m->layer >= 0 && p->layer != m->layer) return KLD_OK;
+    for (size_t i = 0; !*hit && i < m->n; i++)
+        TRY(kld_pattern_match(p, m->form[i], class_name, hit, err));
     return KLD_OK;
 }

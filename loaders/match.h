@@ -10,7 +10,7 @@ KLD_EXTERN_C_BEGIN
 typedef enum kld_match_rule {
     KLD_MATCH_CT,     /* compressed-tensors: exact name, "re:" + regex, or class name */
     KLD_MATCH_GLOB,   /* ModelOpt: shell wildcards (* crosses dots), or a plain substring */
-    KLD_MATCH_PREFIX, /* fp8: exact name, or a parent's name */
+    KLD_MATCH_PREFIX, /* fp8: exact name, a parent's name, or its last components */
     KLD_MATCH_QUARK,  /* exact name, shell wildcards, or "re:" + regex */
     KLD_MATCH_REGEX,  /* Hugging Face mxfp4: a regex from the start of the name */
     KLD_MATCH_SUBSTRING
@@ -20,8 +20,10 @@ typedef enum kld_match_rule {
 typedef struct kld_pattern {
     const char *text; /* borrowed */
     kld_match_rule rule;
-    void *regex; /* owned; NULL when the entry is no regex, or none that compiles */
-    bool used;   /* something matched; set by the caller */
+    void *regex;          /* owned; NULL when the entry is no regex, or none that compiles */
+    void *found, *limits; /* owned: what a match needs */
+    bool used;            /* something matched; set by the caller */
+    long layer; /* it names layers.N. and matches no module of another layer; -1: it may */
 } kld_pattern;
 
 /* KLD_E_NOMEM only: an entry that is no valid regex matches nothing. */
@@ -35,9 +37,20 @@ void kld_pattern_free(kld_pattern *p);
 KLD_NODISCARD kld_status kld_pattern_match(const kld_pattern *p, const char *module,
                                            const char *class_name, bool *hit, kld_err *err);
 
-/* The same, then under the other prefixes by which the text model is known: without, or
- * with, model., language_model., language_model.model., model.language_model. */
-KLD_NODISCARD kld_status kld_pattern_match_any(const kld_pattern *p, const char *module,
+/* A module's name, then under the other prefixes by which the text model is known: without, or
+ * with, model.language_model., language_model.model., language_model., model. */
+enum { KLD_NAME_FORMS = 6, KLD_NAME_MAX = 1024 };
+typedef struct kld_module_names {
+    const char *form[KLD_NAME_FORMS]; /* into text */
+    size_t n;
+    long layer; /* N of layers.N., or -1 */
+    char text[4 * KLD_NAME_MAX];
+} kld_module_names;
+/* Longer names than KLD_NAME_MAX less the longest prefix are cut; a config cannot mean them. */
+void kld_module_names_init(kld_module_names *m, const char *module);
+
+/* Whether the entry names the module in any of its forms. */
+KLD_NODISCARD kld_status kld_pattern_match_any(const kld_pattern *p, const kld_module_names *m,
                                                const char *class_name, bool *hit, kld_err *err);
 
 /* Shell wildcards * ? [set] [!set] over the whole text; no escapes, as Python's fnmatch. */

@@ -71,16 +71,16 @@ typedef struct kld_config {
     size_t dense_window; /* longer windows need a sparse selection of keys, which is not
                             implemented; SIZE_MAX without one */
     double norm_eps;
-    bool norm_plus_one;  /* norm weights are stored less 1 */
-    double embed_scale;  /* multiplies embeddings */
-    double logit_cap;    /* > 0: logits become cap * tanh(logit / cap) */
+    bool norm_plus_one; /* norm weights are stored less 1 */
+    double embed_scale; /* multiplies embeddings */
+    double logit_cap;   /* > 0: logits become cap * tanh(logit / cap) */
     kld_activation activation;
     double activation_limit; /* of KLD_ACT_CLAMPED_GLU */
     bool tied;               /* the head is the embedding matrix */
 
     kld_attention attn[KLD_ATTN_KINDS];
-    double attn_scale;  /* multiplies q.k */
-    double value_scale; /* multiplies what attention gives */
+    double attn_scale;     /* multiplies q.k */
+    double value_scale;    /* multiplies what attention gives */
     bool rope_interleaved; /* pairs are (2i, 2i+1) instead of (i, i + rope_dim/2) */
     /* Queries at position p are multiplied by 1 + query_beta ln(1 + floor(p / query_length)). */
     double query_beta, query_length;
@@ -103,12 +103,12 @@ typedef enum kld_slot {
     KLD_SLOT_Q, /* from q_a when there is one */
     KLD_SLOT_K,
     KLD_SLOT_V,
-    KLD_SLOT_QKV,       /* q, k and v in one: see kld_layer.qkv_shards */
-    KLD_SLOT_Q_A,       /* latent attention: hidden -> q_lora */
+    KLD_SLOT_QKV, /* q, k and v in one: see kld_layer.qkv_shards */
+    KLD_SLOT_Q_A, /* latent attention: hidden -> q_lora */
     KLD_SLOT_Q_A_NORM,
-    KLD_SLOT_KV_A,      /* hidden -> kv_lora + rope_dim */
+    KLD_SLOT_KV_A, /* hidden -> kv_lora + rope_dim */
     KLD_SLOT_KV_A_NORM,
-    KLD_SLOT_KV_B,      /* kv_lora -> heads * (nope_dim + value_dim) */
+    KLD_SLOT_KV_B, /* kv_lora -> heads * (nope_dim + value_dim) */
     KLD_SLOT_O,
     KLD_SLOT_Q_NORM, /* [head_dim]: each head; wider: all heads together */
     KLD_SLOT_K_NORM,
@@ -159,6 +159,15 @@ typedef struct kld_layer {
     const kld_attention *attn; /* in config.attn */
 } kld_layer;
 
+/* Why a tensor of the file is not used. */
+typedef enum kld_skip {
+    KLD_SKIP_MTP,     /* layers past the model's own, for drafting tokens */
+    KLD_SKIP_VISION,  /* towers of other inputs, and their projectors */
+    KLD_SKIP_INDEXER, /* selection of keys, see dense_window */
+    KLD_SKIP_OTHER,   /* KV-cache scales, rotary frequencies */
+    KLD_SKIP_COUNT
+} kld_skip;
+
 typedef struct kld_arch kld_arch; /* loaders/arch.h */
 
 typedef struct kld_model {
@@ -171,7 +180,9 @@ typedef struct kld_model {
     char *label;     /* owned; method label: "BF16", "NVFP4", "NVFP4 (QAD)", ... */
     char **warnings; /* [n_warnings] arena; one line each, e.g. config/tensor conflicts */
     size_t n_warnings;
-    size_t n_skipped; /* tensors skipped by rule: MTP layers, vision towers, ... */
+    size_t n_skipped; /* tensors skipped by rule, all of */
+    size_t skipped[KLD_SKIP_COUNT];
+    uint64_t skipped_bytes;
     kld_arena arena;
 } kld_model;
 

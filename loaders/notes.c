@@ -6,6 +6,7 @@
 #include "loaders/quant_config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool is_dense(kld_format f) { return f <= KLD_FMT_F32; }
@@ -36,89 +37,128 @@ static kld_status check_extent(const kld_model *m, const kld_weight *w, kld_err 
 }
 
 static kld_status check_extents(const kld_model *m, kld_err *err) {
-    for (size_t l = 0; l <= m->config.layers; l++) {
-        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-            const kld_weight *w = l ? &m->layer[l - 1].slot[s] : &m->global[s];
-            if (w->rows && w->extent) TRY(check_extent(m, w, err));
-        }
-    }
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
+        if (at.w->extent) TRY(check_extent(m, at.w, err));
     return KLD_OK;
 }
 
-/* ---- fused groups */
+/* ---- global scales of NVFP4 */
 
+/* Groups that engines fuse into one matrix. */
 static const kld_slot fused[][3] = {{KLD_SLOT_Q, KLD_SLOT_K, KLD_SLOT_V},
-                                    {KLD_SLOT_GATE, KLD_SLOT_UP, KLD_SLOT_UP}};
+                                    {KLD_SLOT_Q_A, KLD_SLOT_KV_A, KLD_SLOT_COUNT},
+                                    {KLD_SLOT_GATE, KLD_SLOT_UP, KLD_SLOT_COUNT},
+                                    {KLD_SLOT_SHARED_GATE, KLD_SLOT_SHARED_UP, KLD_SLOT_COUNT}};
 enum { N_FUSED = sizeof fused / sizeof *fused };
 
 typedef struct fused_tally {
-    size_t groups, unequal, worst_layer;
+    size_t groups, unequal, layer, expert; /* of the largest ratio */
     double ratio;
 } fused_tally;
 
-static kld_status add_group(const kld_model *m, size_t l, const kld_slot g[3], fused_tally *t,
-                            kld_err *err) {
+/* What the globals say, in one pass: a large mixture has 100,000 of them, each read from its own
+ * place. */
+typedef struct scale_tally {
+    fused_tally own, experts;
+    size_t odd; /* of the size of a reciprocal */
+    float odd_value;
+    const kld_weight *odd_at;
+} scale_tally;
+
+/* For a trained layer amax is 0.01 to 50, so a multiplier (amax/2688) is below 1 and a
+ * divisor above it. */
+static kld_status add_global(const kld_model *m, const kld_weight *w, scale_tally *t, float *out,
+                             kld_err *err) {
+    TRY(read_global(m, w, out, err));
+    if (!(w->global_divides ? *out < 1 : *out > 1) || t->odd++) return KLD_OK;
+    t->odd_value = *out;
+    t->odd_at = w;
+    return KLD_OK;
+}
+
+static kld_status add_group(const kld_model *m, const kld_weight *const *w, size_t n,
+                            scale_tally *t, fused_tally *g, bool *larger, kld_err *err) {
     float lo = INFINITY, hi = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const kld_weight *w = &m->layer[l].slot[g[i]];
-        float v;
-        if (!w->rows || w->format != KLD_FMT_NVFP4) return KLD_OK;
-        TRY(read_global(m, w, &v, err));
-        if (!(v > 0) || !isfinite(v)) return KLD_OK; /* kld_weight_check reports it */
-        if (v < lo) lo = v;
-        if (v > hi) hi = v;
+    bool whole = n > 1;
+    *larger = false;
+    for (size_t i = 0; i < n; i++) {
+        float v = 0;
+        if (w[i]->rows && w[i]->format == KLD_FMT_NVFP4) TRY(add_global(m, w[i], t, &v, err));
+        /* Neither dense members nor globals that kld_weight_check reports are compared. */
+        whole &= v > 0 && isfinite(v);
+        lo = fminf(lo, v);
+        hi = fmaxf(hi, v);
     }
-    t->groups++;
+    if (!whole) return KLD_OK;
+    g->groups++;
     if (lo == hi) return KLD_OK;
-    t->unequal++;
-    if ((double)hi / lo > t->ratio) {
-        t->ratio = (double)hi / lo;
-        t->worst_layer = l;
+    g->unequal++;
+    *larger = (double)hi / lo > g->ratio;
+    if (*larger) g->ratio = (double)hi / lo;
+    return KLD_OK;
+}
+
+static bool is_fused(size_t slot) {
+    for (size_t g = 0; g < N_FUSED; g++)
+        for (size_t k = 0; k < 3; k++)
+            if (fused[g][k] == slot) return true;
+    return false;
+}
+
+static kld_status add_layer(const kld_model *m, size_t l, scale_tally *t, kld_err *err) {
+    const kld_layer *layer = &m->layer[l];
+    bool larger;
+    for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
+        const kld_weight *w = &layer->slot[s];
+        if (!is_fused(s)) TRY(add_group(m, &w, 1, t, &t->own, &larger, err));
+    }
+    for (size_t g = 0; g < N_FUSED; g++) {
+        const kld_weight *w[3];
+        size_t n = 0;
+        for (; n < 3 && fused[g][n] != KLD_SLOT_COUNT; n++) w[n] = &layer->slot[fused[g][n]];
+        TRY(add_group(m, w, n, t, &t->own, &larger, err));
+        if (larger) t->own.layer = l;
+    }
+    for (size_t e = 0; layer->expert && e < m->config.router.experts; e++) {
+        const kld_expert *x = &layer->expert[e];
+        const kld_weight *pair[] = {&x->gate, &x->up}, *down = &x->down;
+        TRY(add_group(m, pair, x->up.rows ? 2 : 1, t, &t->experts, &larger, err));
+        if (larger) t->experts.layer = l;
+        if (larger) t->experts.expert = e;
+        TRY(add_group(m, &down, 1, t, &t->experts, &larger, err));
     }
     return KLD_OK;
 }
 
-static kld_status note_fused(kld_model *m, kld_err *err) {
-    fused_tally t = {0};
-    for (size_t l = 0; l < m->config.layers; l++) {
-        for (size_t g = 0; g < N_FUSED; g++) TRY(add_group(m, l, fused[g], &t, err));
-    }
-    if (!t.unequal) return KLD_OK;
+static kld_status note_fused(kld_model *m, const fused_tally *t, const char *what,
+                             const char *where, kld_err *err) {
+    if (!t->unequal) return KLD_OK;
     return kld_model_warn(
         m, err,
-        "%zu of %zu fused groups (q/k/v, gate/up) have unequal global scales, "
-        "largest ratio %.5g in layer %zu; each weight is decoded with its own, so "
+        "%zu of %zu fused groups (%s) have unequal global scales, "
+        "largest ratio %.5g in layer %zu%s; each weight is decoded with its own, so "
         "an engine that takes one for all computes something else",
-        t.unequal, t.groups, t.ratio, t.worst_layer);
+        t->unequal, t->groups, what, t->ratio, t->layer, where);
 }
 
-/* ---- direction */
-
-/* For a trained layer amax is 0.01 to 50, so a multiplier (amax/2688) is below 1 and a
- * divisor above it. */
-static kld_status note_direction(kld_model *m, kld_err *err) {
-    size_t odd = 0;
-    float first = 0;
-    const kld_weight *at = NULL;
-    for (size_t l = 0; l <= m->config.layers; l++) {
-        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-            const kld_weight *w = l ? &m->layer[l - 1].slot[s] : &m->global[s];
-            float v;
-            if (!w->rows || w->format != KLD_FMT_NVFP4) continue;
-            TRY(read_global(m, w, &v, err));
-            if (!(w->global_divides ? v < 1 : v > 1) || odd++) continue;
-            first = v;
-            at = w;
-        }
-    }
-    if (!odd) return KLD_OK;
+static kld_status note_globals(kld_model *m, kld_err *err) {
+    scale_tally t = {0};
+    bool ignored;
+    char where[48];
+    const kld_weight *head = &m->global[KLD_SLOT_HEAD];
+    TRY(add_group(m, &head, 1, &t, &t.own, &ignored, err));
+    for (size_t l = 0; l < m->config.layers; l++) TRY(add_layer(m, l, &t, err));
+    snprintf(where, sizeof where, ", expert %zu", t.experts.expert);
+    TRY(note_fused(m, &t.own, "q/k/v, gate/up", "", err));
+    TRY(note_fused(m, &t.experts, "gate/up of experts", where, err));
+    if (!t.odd) return KLD_OK;
     return kld_model_warn(m, err,
                           "tensor '%.300s' is %g, but %s (%zu such tensors); was it written as the "
                           "reciprocal?",
-                          at->global->name, (double)first,
-                          at->global_divides ? "a divisor is usually above 50"
-                                             : "a multiplier is usually below 0.02",
-                          odd);
+                          t.odd_at->global->name, (double)t.odd_value,
+                          t.odd_at->global_divides ? "a divisor is usually above 50"
+                                                   : "a multiplier is usually below 0.02",
+                          t.odd);
 }
 
 /* ---- tied head */
@@ -186,8 +226,7 @@ static kld_status note_files(kld_model *m, kld_err *err) {
 
 kld_status kld_model_notes(kld_model *m, bool config_ties, kld_err *err) {
     TRY(check_extents(m, err));
-    TRY(note_fused(m, err));
-    TRY(note_direction(m, err));
+    TRY(note_globals(m, err));
     if (config_ties && !m->config.tied) TRY(note_tied(m, err));
     return note_files(m, err);
 }
@@ -238,14 +277,10 @@ static kld_status config_says_qad(const kld_model *m, bool *yes, kld_err *err) {
 }
 
 static void count_formats(const kld_model *m, uint64_t count[KLD_FMT_COUNT]) {
-    for (size_t l = 0; l < m->config.layers; l++) {
-        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-            const kld_weight *w = &m->layer[l].slot[s];
-            if (w->rows && w->cols > 1) count[w->format] += (uint64_t)w->rows * w->cols;
-        }
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) {
+        if (at.w->cols > 1 && at.slot != KLD_SLOT_EMBED)
+            count[at.w->format] += (uint64_t)at.w->rows * at.w->cols;
     }
-    const kld_weight *head = &m->global[KLD_SLOT_HEAD];
-    if (!m->config.tied) count[head->format] += (uint64_t)head->rows * head->cols;
 }
 
 kld_status kld_model_label(kld_model *m, kld_err *err) {

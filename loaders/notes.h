@@ -7,7 +7,8 @@
 KLD_EXTERN_C_BEGIN
 
 /* Append to m->warnings:
- *  - fused groups (q/k/v; gate/up) whose NVFP4 global scales differ: count, largest ratio
+ *  - fused groups (q/k/v; q_a/kv_a; gate/up; gate/up of experts) whose NVFP4 global scales differ:
+ *    count, largest ratio
  *  - global scales whose magnitude fits the reciprocal better than their name
  *  - a head of its own although the config ties it, when it differs from the embedding
  *  - superseded copies and tensors that the index does not name; KV-cache scales

@@ -59,10 +59,10 @@ typedef struct kld_weight {
     bool symmetric;           /* the config says that every zero point is the middle */
     const kld_tensor *bias;   /* [rows] dense, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
-    bool in_major; /* dense values are stored as [cols][rows] */
-    /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded rows
-     * are the first parts of all shards, then the second, then the third.  FP8 blocks begin anew in
-     * every shard.  0 = as stored. */
+    bool in_major;                 /* dense values are stored as [cols][rows] */
+    /* Stored rows are cut into `shards` equal shards of shard_rows[0] + [1] + [2] rows; decoded
+     * rows are the first parts of all shards, then the second, then the third.  FP8 blocks begin
+     * anew in every shard.  0 = as stored. */
     size_t shards, shard_rows[3];
 } kld_weight;
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_LISTED = 5, MAX_NAME = 1024 };
+enum { MAX_LISTED = 5, MAX_NAME = KLD_NAME_MAX };
 
 /* What is expected of a module: a set of formats, or anything. */
 enum {
@@ -259,12 +259,12 @@ static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err
 /* compressed-tensors: an exact name wins over a regex, and that over a class name. */
 static int rank_of(const kld_pattern *p, const char *class_name) {
     if (p->regex) return 1;
-    return strcmp(p->text, class_name) ? 0 : 2;
+    return class_name && !strcmp(p->text, class_name) ? 2 : 0;
 }
 
 /* The rule of a set that names the module most closely; the first of equals. */
-static kld_status apply(rule_set *s, const char *module, const char *class_name, bool *hit,
-                        unsigned *expect, kld_err *err) {
+static kld_status apply(rule_set *s, const kld_module_names *module, const char *class_name,
+                        bool *hit, unsigned *expect, kld_err *err) {
     int best = 3;
     for (size_t i = 0; i < s->n; i++) {
         bool now;
@@ -279,15 +279,19 @@ static kld_status apply(rule_set *s, const char *module, const char *class_name,
     return KLD_OK;
 }
 
-static kld_status expected(expectation *e, const char *module, bool is_head, unsigned *expect,
+/* The code of many models has no linear layer for the router: only what names it is about it. */
+static kld_status expected(expectation *e, const char *name, kld_slot slot, unsigned *expect,
                            kld_err *err) {
     rule_set *sets[] = {&e->ignored, &e->layers, &e->groups};
-    bool found = false;
-    *expect = is_head && !e->head_too ? EXPECT_ANY : e->otherwise;
+    bool found = false, router = slot == KLD_SLOT_ROUTER;
+    kld_module_names module;
+    kld_module_names_init(&module, name);
+    bool silent = router || (slot == KLD_SLOT_HEAD && !e->head_too);
+    *expect = silent ? EXPECT_ANY : e->otherwise;
     for (size_t i = 0; i < 3; i++) {
         bool hit;
         unsigned said = EXPECT_ANY;
-        TRY(apply(sets[i], module, "Linear", &hit, &said, err));
+        TRY(apply(sets[i], &module, router ? NULL : "Linear", &hit, &said, err));
         if (hit && !found) *expect = said;
         found |= hit;
     }
@@ -302,17 +306,23 @@ typedef struct conflict {
     char first[MAX_NAME];
 } conflict;
 
-static void module_name(const kld_weight *w, char *out, size_t n) {
-    const char *dot = strrchr(w->data->name, '.');
-    snprintf(out, n, "%.*s", (int)(dot ? dot - w->data->name : 0), w->data->name);
+/* Tensors of a module: NAME.weight; of stacked experts NAME, or NAME_blocks. */
+static void module_name(const kld_weight *w, kld_slot slot, char *out, size_t n) {
+    static const char blocks[] = "_blocks";
+    const char *name = w->data->name, *dot = strrchr(name, '.');
+    size_t len = strlen(name), tail = sizeof blocks - 1;
+    bool stacked = slot >= KLD_SLOT_EXPERT_GATE && dot && strstr(dot, "_proj");
+    if (stacked && len > tail && !strcmp(name + len - tail, blocks)) len -= tail;
+    if (!stacked) len = dot ? (size_t)(dot - name) : 0;
+    snprintf(out, n, "%.*s", (int)len, name);
 }
 
-static kld_status compare(expectation *e, const kld_weight *w, bool is_head, conflict *c,
-                          kld_err *err) {
+static kld_status compare(expectation *e, const kld_weight_at *at, conflict *c, kld_err *err) {
     char name[MAX_NAME];
-    module_name(w, name, sizeof name);
+    const kld_weight *w = at->w;
+    module_name(w, at->slot, name, sizeof name);
     unsigned said;
-    TRY(expected(e, name, is_head, &said, err));
+    TRY(expected(e, name, at->slot, &said, err));
     c->of++;
     if (said == EXPECT_ANY || (said & 1u << w->format) || c->count++) return KLD_OK;
     c->said = said;
@@ -330,48 +340,68 @@ static kld_status report(kld_model *m, const conflict *c, kld_err *err) {
                           c->of);
 }
 
+/* Slots whose format a config speaks of. */
+static bool is_judged(const kld_weight_at *at) {
+    return at->w->cols > 1 && at->slot != KLD_SLOT_EMBED;
+}
+
 static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {
-    for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-        conflict c = {0};
-        for (size_t l = 0; l < m->config.layers; l++) {
-            const kld_weight *w = &m->layer[l].slot[s];
-            if (w->rows && w->cols > 1) TRY(compare(e, w, false, &c, err));
-        }
-        if (s == KLD_SLOT_HEAD && !m->config.tied) TRY(compare(e, &m->global[s], true, &c, err));
-        TRY(report(m, &c, err));
+    conflict *c;
+    TRY(NEW_ARRAY(&c, KLD_SLOT_COUNT, err));
+    kld_status st = KLD_OK;
+    for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
+        if (is_judged(&at)) st = compare(e, &at, &c[at.slot], err);
+    for (size_t s = 0; st == KLD_OK && s < KLD_SLOT_COUNT; s++) st = report(m, &c[s], err);
+    kld_free(c);
+    return st;
+}
+
+/* Marks what names a module of the file or a parent of one. */
+static kld_status mark_named(rule_set *s, const char *module, size_t *left, kld_err *err) {
+    kld_module_names names;
+    kld_module_names_init(&names, module);
+    for (size_t i = 0; i < s->n; i++) {
+        bool hit;
+        if (s->p[i].used) continue;
+        TRY(kld_pattern_match_any(&s->p[i], &names, NULL, &hit, err));
+        if (!hit) continue;
+        s->p[i].used = true;
+        --*left;
     }
     return KLD_OK;
 }
 
 /* An entry may name a module that is not one of ours (a vision tower, a norm), a parent
  * of modules, or the head that a tied model does not have. */
-static kld_status names_something(const kld_model *m, const kld_pattern *p, bool *hit,
-                                  kld_err *err) {
-    *hit = m->config.tied && strstr(p->text, "lm_head");
+static kld_status mark_others(const kld_model *m, rule_set *s, kld_err *err) {
     char last[MAX_NAME] = "";
-    for (size_t i = 0; !*hit && i < m->ckpt.n_tensors; i++) {
+    size_t left = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (m->config.tied && strstr(s->p[i].text, "lm_head")) s->p[i].used = true;
+        left += !s->p[i].used;
+    }
+    for (size_t i = 0; left && i < m->ckpt.n_tensors; i++) {
         char name[MAX_NAME];
         snprintf(name, sizeof name, "%s", m->ckpt.tensors[i].name);
-        for (char *dot = strrchr(name, '.'); dot && !*hit; dot = strrchr(name, '.')) {
+        TRY(mark_named(s, name, &left, err)); /* a parameter of its own */
+        for (char *dot = strrchr(name, '.'); dot && left; dot = strrchr(name, '.')) {
             *dot = '\0';
             /* Names are sorted: this module and its parents were tried just before. */
             size_t n = strlen(name);
             if (!strncmp(last, name, n) && (last[n] == '.' || !last[n])) break;
-            TRY(kld_pattern_match_any(p, name, NULL, hit, err));
+            TRY(mark_named(s, name, &left, err));
         }
         snprintf(last, sizeof last, "%s", m->ckpt.tensors[i].name);
     }
     return KLD_OK;
 }
 
-static kld_status check_unused(kld_model *m, const rule_set *s, kld_err *err) {
+static kld_status check_unused(kld_model *m, rule_set *s, kld_err *err) {
     kld_buf b = {0};
     size_t n = 0;
-    kld_status st = KLD_OK;
+    kld_status st = mark_others(m, s, err);
     for (size_t i = 0; st == KLD_OK && i < s->n; i++) {
-        bool hit = s->p[i].used;
-        if (!hit) st = names_something(m, &s->p[i], &hit, err);
-        if (st == KLD_OK && !hit && ++n <= MAX_LISTED)
+        if (!s->p[i].used && ++n <= MAX_LISTED)
             st = kld_buf_addf(&b, err, "%s'%.100s'", n > 1 ? ", " : "", s->p[i].text);
     }
     if (st == KLD_OK && n)
@@ -383,19 +413,15 @@ static kld_status check_unused(kld_model *m, const rule_set *s, kld_err *err) {
 }
 
 /* Class names always may match nothing. */
-static kld_status check_lists(kld_model *m, const expectation *e, kld_err *err) {
+static kld_status check_lists(kld_model *m, expectation *e, kld_err *err) {
     TRY(check_unused(m, &e->ignored, err));
     return check_unused(m, &e->layers, err);
 }
 
 static bool any_quantized(const kld_model *m) {
-    for (size_t l = 0; l < m->config.layers; l++) {
-        for (size_t s = 0; s < KLD_SLOT_COUNT; s++) {
-            const kld_weight *w = &m->layer[l].slot[s];
-            if (w->rows && !(EXPECT_DENSE & 1u << w->format)) return true;
-        }
-    }
-    return !(EXPECT_DENSE & 1u << m->global[KLD_SLOT_HEAD].format);
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
+        if (!(EXPECT_DENSE & 1u << at.w->format)) return true;
+    return false;
 }
 
 static kld_status check_pair(kld_model *m, const json_t *q, kld_err *err) {

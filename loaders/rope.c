@@ -54,12 +54,14 @@ static kld_status required(const json_t *d, const char *key, double *out, kld_er
     return positive(d, key, 0, out, err);
 }
 
-static kld_status check_keys(const json_t *d, kld_err *err) {
+static kld_status check_keys(const json_t *d, const kld_rope_source *src, kld_err *err) {
     const char *k;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)d, k, v) {
         bool ok = false;
         for (size_t i = 0; !ok && i < sizeof known / sizeof *known; i++) ok = !strcmp(k, known[i]);
+        /* Mistral writes it here too; the reference reads the one outside. */
+        ok |= src->queries && !strcmp(k, "max_position_embeddings");
         if (ok) continue;
         if (json_is_object(v))
             return kld_fail(err, KLD_E_UNSUPPORTED,
@@ -122,7 +124,7 @@ static kld_status read_partial(kld_rope *r, const json_t *d, const kld_rope_sour
 
 static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text,
                             const kld_rope_source *src, size_t max_position, kld_err *err) {
-    TRY(check_keys(d, err));
+    TRY(check_keys(d, src, err));
     TRY(read_type(r, d, err));
     TRY(positive(d, "rope_theta", r->theta, &r->theta, err));
     TRY(read_partial(r, d, src, err));
@@ -152,12 +154,12 @@ static kld_status read_dict(kld_rope *r, const json_t *d, const json_t *text,
 }
 
 /* The member that is about these layers, when the object differs by layer kind. */
-static kld_status of_kind(const json_t **d, const char *kind, kld_err *err) {
+static kld_status of_kind(const json_t **d, const char *kind, bool *nested, kld_err *err) {
     const char *k;
     json_t *v;
-    bool nested = false;
-    json_object_foreach((json_t *)(uintptr_t)*d, k, v) nested |= kind && json_is_object(v);
-    if (!nested) return KLD_OK;
+    *nested = false;
+    json_object_foreach((json_t *)(uintptr_t)*d, k, v) *nested |= kind && json_is_object(v);
+    if (!*nested) return KLD_OK;
     json_object_foreach((json_t *)(uintptr_t)*d, k, v) {
         if (strcmp(k, "full_attention") != 0 && strcmp(k, "sliding_attention") != 0)
             return kld_fail(err, KLD_E_UNSUPPORTED, "key '%s' is not implemented", k);
@@ -178,26 +180,31 @@ kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source
                     .beta_slow = 1,
                     .low_freq_factor = 1,
                     .high_freq_factor = 4,
-                    .partial = 1,
+                    .partial = src->partial_default,
                     .original_max_position = (double)max_position};
     TRY(positive(text, src->theta_key, src->theta, &r->theta, err));
     TRY(read_partial(r, text, src, err));
     const char *key = "rope_scaling";
     const json_t *d = json_object_get(text, key);
-    bool given = json_is_object(d) && json_object_size(d);
-    if (given && !src->scaling) return KLD_OK;
-    if (!given) {
+    bool nested;
+    if (!json_is_object(d) || !json_object_size(d)) {
         if (d && !json_is_object(d) && !json_is_null(d))
             return kld_fail(err, KLD_E_INPUT, "'rope_scaling': expected an object, found %s",
                             kld_json_kind(d));
         key = "rope_parameters";
         d = json_object_get(text, key);
     }
-    if (!d || json_is_null(d)) return KLD_OK;
+    bool absent = !d || json_is_null(d) || (json_is_object(d) && !json_object_size(d));
+    if (absent && src->required)
+        return kld_fail(err, KLD_E_INPUT, "'rope_parameters' or 'rope_scaling' is required");
+    if (absent) return KLD_OK;
     if (!json_is_object(d))
         return kld_fail(err, KLD_E_INPUT, "'%s': expected an object, found %s", key,
                         kld_json_kind(d));
-    TRY(kld_where(err, of_kind(&d, src->kind, err), "%s", key));
+    TRY(kld_where(err, of_kind(&d, src->kind, &nested, err), "%s", key));
+    /* One object for all is about the full layers: the others have a theta of their own and no
+     * scaling, but as many rotated columns. */
+    if (!src->scaling && !nested) return kld_where(err, read_partial(r, d, src, err), "%s", key);
     return kld_where(err, read_dict(r, d, text, src, max_position, err), "%s", key);
 }
 

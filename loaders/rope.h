@@ -24,21 +24,22 @@ KLD_EXTERN_C_BEGIN
 
 /* What the family says about its rotation, or about that of one kind of its layers. */
 typedef struct kld_rope_source {
-    const char *kind;      /* which member of a rope_parameters that differs by layer kind */
-    const char *theta_key; /* "rope_theta", or its name for layers of this kind */
-    double theta;          /* when the config names none */
-    bool scaling;          /* rope_scaling is about these layers */
-    bool partial;          /* partial_rotary_factor may be below 1 */
-    bool queries;          /* llama_4_scaling_beta is allowed */
+    const char *kind;       /* which member of a rope_parameters that differs by layer kind */
+    const char *theta_key;  /* "rope_theta", or its name for layers of this kind */
+    double theta;           /* when the config names none */
+    bool scaling;           /* one object for all layers is about these */
+    bool partial;           /* partial_rotary_factor may be below 1 */
+    double partial_default; /* it, when the config does not say */
+    bool required;          /* a config without the object has no default */
+    bool queries;           /* llama_4_scaling_beta is allowed */
 } kld_rope_source;
 
 /* Reads `rope_parameters`, or `rope_scaling` with `rope_theta`, from the text config.
  *  max_position   stands in for a missing original_max_position_embeddings
  * KLD_E_UNSUPPORTED  a scaling type, key or layer-dependent form not implemented.
  * KLD_E_INPUT        a missing or impossible number. */
-KLD_NODISCARD kld_status kld_rope_parse(kld_rope *r, const json_t *text,
-                                        const kld_rope_source *src, size_t max_position,
-                                        kld_err *err);
+KLD_NODISCARD kld_status kld_rope_parse(kld_rope *r, const json_t *text, const kld_rope_source *src,
+                                        size_t max_position, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

@@ -55,6 +55,10 @@ static kld_device_spec spec_of(const kld_model *m, const kld_backend *be,
                          .activations = 1u << c->activation};
     size_t widest, chunks = num_max(1, num_cdiv(rows, KLD_CHUNK));
     widen(m, &s, &widest);
+    /* An expert gets few of a batch's rows.  So that they are enough for its products to run at
+     * their full rate, a device with memory of its own gets larger batches than it would ask for;
+     * when they do not fit, they are halved like others. */
+    if (s.experts && !be->host_memory) widest /= 4;
     size_t batch = num_max(1, (be->batch_rows(widest) / KLD_CHUNK) >> halvings);
     size_t head = num_max(1, (be->head_rows() / KLD_CHUNK) >> halvings);
     s.max_rows = num_min(batch, chunks) * KLD_CHUNK;

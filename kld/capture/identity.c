@@ -34,22 +34,38 @@ const char *kld_identity_module(kld_slot s) {
     case KLD_SLOT_Q:
     case KLD_SLOT_K:
     case KLD_SLOT_V:
+    case KLD_SLOT_QKV:
+    case KLD_SLOT_SINKS:
     case KLD_SLOT_O: return "attention";
+    case KLD_SLOT_Q_A:
+    case KLD_SLOT_KV_A:
+    case KLD_SLOT_KV_B: return "latent";
     case KLD_SLOT_GATE:
     case KLD_SLOT_UP:
     case KLD_SLOT_DOWN: return "mlp";
+    case KLD_SLOT_ROUTER:
+    case KLD_SLOT_ROUTER_BIAS: return "router";
+    case KLD_SLOT_SHARED_GATE:
+    case KLD_SLOT_SHARED_UP:
+    case KLD_SLOT_SHARED_DOWN: return "shared_expert";
+    case KLD_SLOT_EXPERT_GATE:
+    case KLD_SLOT_EXPERT_UP:
+    case KLD_SLOT_EXPERT_DOWN: return "experts";
     case KLD_SLOT_FINAL_NORM:
     case KLD_SLOT_ATTN_NORM:
+    case KLD_SLOT_ATTN_POST:
     case KLD_SLOT_MLP_NORM:
+    case KLD_SLOT_MLP_POST:
     case KLD_SLOT_Q_NORM:
     case KLD_SLOT_K_NORM:
+    case KLD_SLOT_Q_A_NORM:
+    case KLD_SLOT_KV_A_NORM:
     case KLD_SLOT_COUNT: break;
     }
     return "norm";
 }
 
 static kld_status count(json_t *root, kld_slot s, const kld_weight *w, kld_err *err) {
-    if (w->rows == 0) return KLD_OK;
     json_t *kind = json_object_get(root, kld_identity_module(s));
     if (!kind) {
         kind = json_object();
@@ -68,11 +84,8 @@ kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err) {
     *out = NULL;
     if (!root) return kld_fail(err, KLD_E_NOMEM, "out of memory");
     kld_status st = KLD_OK;
-    for (kld_slot s = 0; s < KLD_SLOT_COUNT && st == KLD_OK; s++) {
-        if (s != KLD_SLOT_HEAD || !m->config.tied) st = count(root, s, &m->global[s], err);
-        for (size_t l = 0; l < m->config.layers && st == KLD_OK; l++)
-            st = count(root, s, &m->layer[l].slot[s], err);
-    }
+    for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
+        st = count(root, at.slot, at.w, err);
     if (st == KLD_OK) *out = root;
     else json_decref(root);
     return st;

@@ -14,11 +14,12 @@ KLD_EXTERN_C_BEGIN
  * in "." or ".."); owned. */
 KLD_NODISCARD kld_status kld_identity_name(char **out, const char *model, kld_err *err);
 
-/* "attention", "mlp", "embedding", "head" or "norm". */
+/* "attention", "latent" (the projections to and from its latent vectors), "mlp", "experts",
+ * "shared_expert", "router", "embedding", "head" or "norm". */
 const char *kld_identity_module(kld_slot s);
 
-/* {"attention": {"NVFP4": n, ...}, "mlp": ..., "embedding": ..., "head": ..., "norm": ...}:
- * number of weights by module kind and format; owned. */
+/* {"attention": {"NVFP4": n, ...}, "experts": ..., "embedding": ..., "norm": ...}: number of
+ * weights by module kind and format; kinds that the model lacks are absent; owned. */
 KLD_NODISCARD kld_status kld_identity_quant(const kld_model *m, json_t **out, kld_err *err);
 
 /* Digest of all of info that decides the result and of when the shards were last modified; ties

@@ -26,7 +26,6 @@ static kld_status member(json_t *root, const char *key, json_t *v, json_t **out,
  * modules[kind][format]. */
 static kld_status tally(json_t *modules, const char *kind, const kld_weight *w, kld_err *err) {
     static const char *const keys[] = {"weights", "parameters", "bytes"};
-    if (w->rows == 0) return KLD_OK;
     json_t *by_format = json_object_get(modules, kind);
     if (!by_format) TRY(member(modules, kind, json_object(), &by_format, err));
     const char *format = kld_format_name(w->format);
@@ -47,12 +46,8 @@ static kld_status tally(json_t *modules, const char *kind, const kld_weight *w, 
 static kld_status modules_of(const kld_model *m, json_t **out, kld_err *err) {
     TRY(packed(json_object(), out, err));
     kld_status st = KLD_OK;
-    for (kld_slot s = 0; s < KLD_SLOT_COUNT && st == KLD_OK; s++) {
-        const char *kind = kld_identity_module(s);
-        if (s != KLD_SLOT_HEAD || !m->config.tied) st = tally(*out, kind, &m->global[s], err);
-        for (size_t l = 0; l < m->config.layers && st == KLD_OK; l++)
-            st = tally(*out, kind, &m->layer[l].slot[s], err);
-    }
+    for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
+        st = tally(*out, kld_identity_module(at.slot), at.w, err);
     if (st != KLD_OK) {
         json_decref(*out);
         *out = NULL;
@@ -66,38 +61,121 @@ static json_t *strings(char *const *text, size_t n) {
     return a;
 }
 
-static kld_status describe_model(const kld_model *m, const char *path, const kld_inspect_options *o,
-                                 json_t **out, kld_err *err) {
-    json_t *modules;
-    char hex[KLD_SHA256_HEX];
-    kld_plan plan;
+/* Layers that attend in this way, and its shapes; NULL when out of memory. */
+static json_t *attention_of(const kld_model *m, const kld_attention *a) {
+    json_int_t n = 0;
+    for (size_t l = 0; l < m->config.layers; l++) n += m->layer[l].attn == a;
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", n, "heads",
+                     (json_int_t)a->heads, "kv_heads", (json_int_t)a->kv_heads, "head_dim",
+                     (json_int_t)a->head_dim, "value_dim", (json_int_t)a->value_dim, "rotated",
+                     (json_int_t)a->rope_dim, "window", (json_int_t)a->window);
+}
+
+static json_t *attentions(const kld_model *m) {
+    json_t *list = json_array();
+    for (int k = 0; list && k < KLD_ATTN_KINDS; k++) {
+        json_t *one = attention_of(m, &m->config.attn[k]);
+        bool used = json_integer_value(json_object_get(one, "layers")) > 0;
+        if (one && !used) json_decref(one);
+        else if (json_array_append_new(list, one) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *latent_of(const kld_config *c) {
+    if (!c->kv_lora) return json_null();
+    return json_pack("{s:I, s:I, s:I, s:I}", "q", (json_int_t)c->q_lora, "kv",
+                     (json_int_t)c->kv_lora, "nope_dim", (json_int_t)c->nope_dim, "rope_dim",
+                     (json_int_t)c->attn[KLD_ATTN_FULL].rope_dim);
+}
+
+static json_t *experts_of(const kld_model *m) {
     const kld_config *c = &m->config;
+    json_int_t layers = 0;
+    for (size_t l = 0; l < c->layers; l++) layers += m->layer[l].expert != NULL;
+    if (!layers) return json_null();
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "count", (json_int_t)c->router.experts,
+                     "per_token", (json_int_t)c->router.top_k, "layers", layers, "intermediate",
+                     (json_int_t)c->expert_intermediate, "shared_intermediate",
+                     (json_int_t)c->shared_intermediate, "groups", (json_int_t)c->router.groups);
+}
+
+static json_t *skipped_of(const kld_model *m) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "mtp", (json_int_t)m->skipped[KLD_SKIP_MTP],
+                     "vision", (json_int_t)m->skipped[KLD_SKIP_VISION], "indexer",
+                     (json_int_t)m->skipped[KLD_SKIP_INDEXER], "other",
+                     (json_int_t)m->skipped[KLD_SKIP_OTHER], "bytes", (json_int_t)m->skipped_bytes);
+}
+
+static kld_status plan_of(const kld_model *m, const kld_inspect_options *o, json_t **out,
+                          kld_err *err) {
+    kld_plan p;
     const kld_engine_options eo = {.precision = KLD_PRECISION_BF16,
-                                   .vocab = c->vocab,
+                                   .vocab = m->config.vocab,
                                    .top_k = 256,
                                    .min_k = 10,
                                    .tail_samples = 16};
-    TRY(modules_of(m, &modules, err));
-    TRY(kld_engine_plan(m, kld_backend_cpu(), &eo, o->tokens, (size_t)o->window, &plan, err));
-    return packed(
-        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
-                  " s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:f, s:f}, s:o}",
-                  "schema", 1, "kind", "checkpoint", "path", path, "family", m->family, "label",
-                  m->label, "digest", kld_digest_hex(&m->ckpt.digest, hex), "parameters",
-                  (json_int_t)kld_model_parameters(m), "bytes", (json_int_t)m->ckpt.total_bytes,
-                  "shards", (json_int_t)m->ckpt.n_shards, "tensors", (json_int_t)m->ckpt.n_tensors,
-                  "skipped_tensors", (json_int_t)m->n_skipped, "layers", (json_int_t)c->layers,
-                  "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->attn[0].heads, "kv_heads",
-                  (json_int_t)c->attn[0].kv_heads, "tied_head", (int)c->tied, "head_dim",
-                  (json_int_t)c->attn[0].head_dim, "intermediate", (json_int_t)c->intermediate, "vocab",
-                  (json_int_t)c->vocab, "modules", modules, "plan", "tokens", (json_int_t)o->tokens,
-                  "largest_layer_stored", (json_int_t)plan.largest_layer_stored,
-                  "largest_layer_decoded", (json_int_t)plan.largest_layer_decoded, "residual_bytes",
-                  (json_int_t)plan.residual_bytes, "scratch_bytes", (json_int_t)plan.scratch_bytes,
-                  "total_bytes", (json_int_t)plan.total_bytes, "read", "disk_bytes_per_second",
-                  o->disk_speed, "seconds", (double)m->ckpt.total_bytes / o->disk_speed, "warnings",
-                  strings(m->warnings, m->n_warnings)),
-        out, err);
+    *out = NULL;
+    TRY(kld_engine_plan(m, kld_backend_cpu(), &eo, o->tokens, (size_t)o->window, &p, err));
+    return packed(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "tokens", (json_int_t)o->tokens,
+                            "largest_layer_stored", (json_int_t)p.largest_layer_stored,
+                            "largest_layer_decoded", (json_int_t)p.largest_layer_decoded,
+                            "largest_group", (json_int_t)p.largest_group, "residual_bytes",
+                            (json_int_t)p.residual_bytes, "scratch_bytes",
+                            (json_int_t)p.scratch_bytes, "total_bytes", (json_int_t)p.total_bytes),
+                  out, err);
+}
+
+static json_t *summary_of(const kld_model *m, const char *path) {
+    char hex[KLD_SHA256_HEX];
+    const kld_config *c = &m->config;
+    const kld_attention *a = m->layer[0].attn;
+    json_int_t dense = c->dense_window == SIZE_MAX ? 0 : (json_int_t)c->dense_window;
+    return json_pack(
+        "{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I,"
+        " s:I, s:I, s:I}",
+        "schema", 1, "kind", "checkpoint", "path", path, "family", m->family, "label", m->label,
+        "digest", kld_digest_hex(&m->ckpt.digest, hex), "parameters",
+        (json_int_t)kld_model_parameters(m), "active_parameters",
+        (json_int_t)kld_model_active_parameters(m), "bytes", (json_int_t)m->ckpt.total_bytes,
+        "shards", (json_int_t)m->ckpt.n_shards, "tensors", (json_int_t)m->ckpt.n_tensors,
+        "skipped_tensors", (json_int_t)m->n_skipped, "layers", (json_int_t)c->layers, "hidden",
+        (json_int_t)c->hidden, "heads", (json_int_t)a->heads, "kv_heads", (json_int_t)a->kv_heads,
+        "tied_head", (int)c->tied, "head_dim", (json_int_t)a->head_dim, "intermediate",
+        (json_int_t)c->intermediate, "vocab", (json_int_t)c->vocab, "dense_window", dense);
+}
+
+/* `v` becomes member `key`; NULL is out of memory. */
+static kld_status put(json_t *root, const char *key, json_t *v, kld_err *err) {
+    return member(root, key, v, &v, err);
+}
+
+static kld_status describe_model(const kld_model *m, const char *path, const kld_inspect_options *o,
+                                 json_t **out, kld_err *err) {
+    json_t *part;
+    kld_status st;
+    uint64_t used = m->ckpt.total_bytes - m->skipped_bytes;
+    TRY(packed(summary_of(m, path), out, err));
+    TRY_TO(failed, put(*out, "skipped", skipped_of(m), err));
+    TRY_TO(failed, put(*out, "attention", attentions(m), err));
+    TRY_TO(failed, put(*out, "latent", latent_of(&m->config), err));
+    TRY_TO(failed, put(*out, "experts", experts_of(m), err));
+    TRY_TO(failed, modules_of(m, &part, err));
+    TRY_TO(failed, put(*out, "modules", part, err));
+    TRY_TO(failed, plan_of(m, o, &part, err));
+    TRY_TO(failed, put(*out, "plan", part, err));
+    part = json_pack("{s:I, s:f, s:f}", "bytes", (json_int_t)used, "disk_bytes_per_second",
+                     o->disk_speed, "seconds", (double)used / o->disk_speed);
+    TRY_TO(failed, put(*out, "read", part, err));
+    TRY_TO(failed, put(*out, "warnings", strings(m->warnings, m->n_warnings), err));
+    return KLD_OK;
+failed:
+    json_decref(*out);
+    *out = NULL;
+    return st;
 }
 
 static kld_status inspect_model(const char *path, const kld_inspect_options *o, json_t **out,

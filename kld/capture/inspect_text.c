@@ -37,41 +37,115 @@ static const char *count(double v, char text[32]) {
 static kld_status module_lines(const json_t *modules, kld_buf *out, kld_err *err) {
     const char *kind, *format;
     json_t *by_format, *sum;
-    TRY(kld_buf_addf(out, err, "  %-10s %-20s %8s %12s %12s %8s\n", "module", "format", "weights",
+    TRY(kld_buf_addf(out, err, "  %-13s %-20s %8s %12s %12s %8s\n", "module", "format", "weights",
                      "parameters", "bytes", "bits"));
     json_object_foreach((json_t *)(uintptr_t)modules, kind, by_format)
         json_object_foreach(by_format, format, sum) {
         char p[32], b[32];
         double parameters = num(sum, "parameters");
-        TRY(kld_buf_addf(out, err, "  %-10s %-20s %8.0f %12s %12s %8.2f\n", kind, format,
+        TRY(kld_buf_addf(out, err, "  %-13s %-20s %8.0f %12s %12s %8.2f\n", kind, format,
                          num(sum, "weights"), count(parameters, p), bytes(num(sum, "bytes"), b),
                          parameters > 0 ? 8 * num(sum, "bytes") / parameters : 0));
     }
     return KLD_OK;
 }
 
-static kld_status checkpoint_text(const json_t *v, kld_buf *out, kld_err *err) {
-    char a[32], b[32], c[32];
-    const json_t *plan = json_object_get(v, "plan"), *read = json_object_get(v, "read");
-    TRY(kld_buf_addf(out, err, "%s: %s, %s, %s parameters, %s in %.0f shard%s\n", str(v, "path"),
-                     str(v, "family"), str(v, "label"), count(num(v, "parameters"), a),
+/* One line a kind of attention where there are several, or where keys and values differ. */
+static kld_status attention_lines(const json_t *v, kld_buf *out, kld_err *err) {
+    const json_t *list = json_object_get(v, "attention"), *latent = json_object_get(v, "latent");
+    size_t i;
+    json_t *a;
+    json_array_foreach((json_t *)(uintptr_t)list, i, a) {
+        bool plain = num(a, "rotated") == num(a, "head_dim") &&
+                     num(a, "value_dim") == num(a, "head_dim") && num(a, "window") == 0;
+        if (json_array_size(list) == 1 && plain) continue;
+        TRY(kld_buf_addf(out, err, "  attention of %.0f layer%s: ", num(a, "layers"),
+                         num(a, "layers") == 1 ? "" : "s"));
+        if (num(a, "window") > 0)
+            TRY(kld_buf_addf(out, err, "the last %.0f tokens", num(a, "window")));
+        else TRY(kld_buf_adds(out, "all tokens", err));
+        TRY(kld_buf_addf(out, err,
+                         ", %.0f query and %.0f key heads of %.0f (%.0f rotated), values of %.0f\n",
+                         num(a, "heads"), num(a, "kv_heads"), num(a, "head_dim"), num(a, "rotated"),
+                         num(a, "value_dim")));
+    }
+    if (json_is_object(latent) && num(latent, "q") > 0)
+        TRY(kld_buf_addf(out, err, "  queries from a latent vector of %.0f, ", num(latent, "q")));
+    else if (json_is_object(latent)) TRY(kld_buf_adds(out, "  ", err));
+    if (json_is_object(latent))
+        TRY(kld_buf_addf(out, err, "keys and values from one of %.0f and %.0f rotated columns\n",
+                         num(latent, "kv"), num(latent, "rope_dim")));
+    if (num(v, "dense_window") > 0)
+        TRY(kld_buf_addf(
+            out, err, "  an indexer chooses keys above %.0f tokens: longer windows are refused\n",
+            num(v, "dense_window")));
+    return KLD_OK;
+}
+
+static kld_status expert_line(const json_t *v, kld_buf *out, kld_err *err) {
+    const json_t *x = json_object_get(v, "experts");
+    if (!json_is_object(x)) return KLD_OK;
+    TRY(kld_buf_addf(out, err, "  %.0f of %.0f layers have %.0f experts of %.0f, %.0f a token",
+                     num(x, "layers"), num(v, "layers"), num(x, "count"), num(x, "intermediate"),
+                     num(x, "per_token")));
+    if (num(x, "groups") > 1) TRY(kld_buf_addf(out, err, " out of %.0f groups", num(x, "groups")));
+    if (num(x, "shared_intermediate") > 0)
+        TRY(kld_buf_addf(out, err, ", and a shared one of %.0f", num(x, "shared_intermediate")));
+    return kld_buf_adds(out, "\n", err);
+}
+
+static kld_status skipped_line(const json_t *v, kld_buf *out, kld_err *err) {
+    static const char *const why[][2] = {{"mtp", "multi-token prediction"},
+                                         {"vision", "vision"},
+                                         {"indexer", "sparse attention's indexer"},
+                                         {"other", "caches and tables"}};
+    const json_t *s = json_object_get(v, "skipped");
+    char b[32];
+    const char *sep = " (";
+    if (num(v, "skipped_tensors") <= 0) return KLD_OK;
+    TRY(kld_buf_addf(out, err, "  %.0f tensors are not part of the text model and are skipped",
+                     num(v, "skipped_tensors")));
+    for (size_t k = 0; k < sizeof why / sizeof *why; k++) {
+        if (num(s, why[k][0]) <= 0) continue;
+        TRY(kld_buf_addf(out, err, "%s%s %.0f", sep, why[k][1], num(s, why[k][0])));
+        sep = ", ";
+    }
+    return kld_buf_addf(out, err, "), %s\n", bytes(num(s, "bytes"), b));
+}
+
+static kld_status shape_lines(const json_t *v, kld_buf *out, kld_err *err) {
+    char a[32], b[32], c[32], active[48] = "";
+    if (json_is_object(json_object_get(v, "experts")))
+        snprintf(active, sizeof active, " (%s active)", count(num(v, "active_parameters"), c));
+    TRY(kld_buf_addf(out, err, "%s: %s, %s, %s parameters%s, %s in %.0f shard%s\n", str(v, "path"),
+                     str(v, "family"), str(v, "label"), count(num(v, "parameters"), a), active,
                      bytes(num(v, "bytes"), b), num(v, "shards"),
                      num(v, "shards") == 1 ? "" : "s"));
     TRY(kld_buf_addf(out, err,
-                     "  %.0f layers, hidden %.0f, %.0f query and %.0f key heads of %.0f, MLP %.0f, "
-                     "vocabulary %.0f, %s head\n",
+                     "  %.0f layers, hidden %.0f, %.0f query and %.0f key heads of %.0f, ",
                      num(v, "layers"), num(v, "hidden"), num(v, "heads"), num(v, "kv_heads"),
-                     num(v, "head_dim"), num(v, "intermediate"), num(v, "vocab"),
+                     num(v, "head_dim")));
+    if (num(v, "intermediate") > 0)
+        TRY(kld_buf_addf(out, err, "MLP %.0f, ", num(v, "intermediate")));
+    TRY(kld_buf_addf(out, err, "vocabulary %.0f, %s head\n", num(v, "vocab"),
                      json_is_true(json_object_get(v, "tied_head")) ? "tied" : "own"));
-    if (num(v, "skipped_tensors") > 0)
-        TRY(kld_buf_addf(out, err,
-                         "  %.0f tensors are not part of the text model and are skipped\n",
-                         num(v, "skipped_tensors")));
+    TRY(attention_lines(v, out, err));
+    TRY(expert_line(v, out, err));
+    return skipped_line(v, out, err);
+}
+
+static kld_status checkpoint_text(const json_t *v, kld_buf *out, kld_err *err) {
+    char a[32], b[32], c[32];
+    const json_t *plan = json_object_get(v, "plan"), *read = json_object_get(v, "read");
+    TRY(shape_lines(v, out, err));
     TRY(module_lines(json_object_get(v, "modules"), out, err));
     TRY(kld_buf_addf(
         out, err, "  largest layer %s stored, %s decoded; read once in %.1f s at %s a second\n",
         bytes(num(plan, "largest_layer_stored"), a), bytes(num(plan, "largest_layer_decoded"), b),
         num(read, "seconds"), bytes(num(read, "disk_bytes_per_second"), c)));
+    if (num(plan, "largest_group") > 0)
+        TRY(kld_buf_addf(out, err, "  largest group of experts on the device %s stored\n",
+                         bytes(num(plan, "largest_group"), a)));
     TRY(kld_buf_addf(out, err, "  a run of %.0f tokens needs %s: hidden states %s",
                      num(plan, "tokens"), bytes(num(plan, "total_bytes"), a),
                      bytes(num(plan, "residual_bytes"), b)));

@@ -7,25 +7,28 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "kld/capture/quantize_config.h"
+#include "loaders/arch.h"
 #include "loaders/encode.h"
 #include "loaders/model.h"
 #include "loaders/safetensors_write.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct target {
     const kld_weight *w;
-    float global; /* NVFP4 */
+    const kld_tensor *source; /* of the checkpoint; stacked experts share it */
+    float global;             /* NVFP4 */
 } target;
 
 typedef struct run {
     const kld_quantize_options *opt;
     kld_model *m;
     size_t block;
-    target *target; /* [n_targets] */
+    target *target; /* [n_targets], by source once they are chosen */
     size_t n_targets;
-    kld_arena arena;    /* names of new tensors */
+    kld_arena arena;    /* names of new tensors, and the parts of stacked ones */
     json_t *weight_map; /* tensor -> file, of the new index */
     kld_quantize_summary *sum;
 } run;
@@ -37,8 +40,11 @@ static kld_nvfp4_rule rule_of(const run *r, const kld_weight *w) {
     return w->format == KLD_FMT_BF16 ? KLD_NVFP4_CT_BF16 : KLD_NVFP4_CT;
 }
 
-static kld_status read_weight(const run *r, const kld_weight *w, float **out, kld_err *err) {
+/* Values in the order of the file, which a fused projection's rows have not. */
+static kld_status read_weight(const run *r, const kld_weight *given, float **out, kld_err *err) {
+    kld_weight stored = *given, *w = &stored;
     unsigned char *raw;
+    w->shards = 0;
     *out = NULL;
     TRY(kld_calloc((void **)&raw, (size_t)w->data->bytes, 1, err));
     kld_status st = kld_checkpoint_read(&r->m->ckpt, w->data, 0, raw, (size_t)w->data->bytes, err);
@@ -56,34 +62,38 @@ static kld_status read_weight(const run *r, const kld_weight *w, float **out, kl
     return st;
 }
 
-/* The slots that share one global. */
+/* The slots that share one global: what engines fuse into one matrix. */
 static const kld_slot groups[][3] = {
     {KLD_SLOT_Q, KLD_SLOT_K, KLD_SLOT_V},
+    {KLD_SLOT_QKV, KLD_SLOT_COUNT, KLD_SLOT_COUNT},
+    {KLD_SLOT_Q_A, KLD_SLOT_KV_A, KLD_SLOT_COUNT},
+    {KLD_SLOT_KV_B, KLD_SLOT_COUNT, KLD_SLOT_COUNT},
     {KLD_SLOT_O, KLD_SLOT_COUNT, KLD_SLOT_COUNT},
     {KLD_SLOT_GATE, KLD_SLOT_UP, KLD_SLOT_COUNT},
     {KLD_SLOT_DOWN, KLD_SLOT_COUNT, KLD_SLOT_COUNT},
+    {KLD_SLOT_SHARED_GATE, KLD_SLOT_SHARED_UP, KLD_SLOT_COUNT},
+    {KLD_SLOT_SHARED_DOWN, KLD_SLOT_COUNT, KLD_SLOT_COUNT},
 };
 enum { N_GROUPS = sizeof groups / sizeof *groups, GROUP = 3 };
 
 static kld_status add_target(run *r, const kld_weight *w, kld_err *err) {
-    if (w->format != KLD_FMT_BF16 && w->format != KLD_FMT_F16 && w->format != KLD_FMT_F32)
-        return kld_fail(err, KLD_E_UNSUPPORTED,
-                        "tensor '%s' is %s already; quantize the BF16 original", w->data->name,
-                        kld_format_name(w->format));
     if (w->cols % r->block)
         return kld_fail(err, KLD_E_INPUT,
                         "tensor '%s' has %zu columns, no multiple of the block of %zu",
                         w->data->name, w->cols, r->block);
-    r->target[r->n_targets++].w = w;
+    target *t = &r->target[r->n_targets++];
+    t->w = w;
+    if (!t->source) t->source = w->data;
     r->sum->parameters += w->rows * w->cols;
     return KLD_OK;
 }
 
-static kld_status add_group(run *r, const kld_layer *l, const kld_slot *g, kld_err *err) {
+/* A group of n weights; those that the model lacks have no rows. */
+static kld_status add_group(run *r, const kld_weight *const *group, size_t n, kld_err *err) {
     size_t first = r->n_targets;
     float amax = 0;
-    for (size_t k = 0; k < GROUP && g[k] != KLD_SLOT_COUNT; k++)
-        if (l->slot[g[k]].rows) TRY(add_target(r, &l->slot[g[k]], err));
+    for (size_t k = 0; k < n; k++)
+        if (group[k]->rows) TRY(add_target(r, group[k], err));
     if (r->opt->format == KLD_TARGET_MXFP4_CT) return KLD_OK;
     for (size_t i = first; i < r->n_targets; i++) {
         const kld_weight *w = r->target[i].w;
@@ -97,21 +107,123 @@ static kld_status add_group(run *r, const kld_layer *l, const kld_slot *g, kld_e
     return KLD_OK;
 }
 
-static kld_status choose_targets(run *r, kld_err *err) {
-    TRY(NEW_ARRAY(&r->target, r->m->config.layers * N_GROUPS * GROUP, err));
-    for (size_t l = 0; l < r->m->config.layers; l++)
-        for (size_t g = 0; g < N_GROUPS; g++) {
-            TRY(kld_stop_check(err));
-            TRY(add_group(r, &r->m->layer[l], groups[g], err));
+/* Rows [row0, row0+n) of an expert's slice of a stacked tensor, as a module of its own. */
+static kld_status cut_expert(run *r, const kld_weight *all, size_t e, const char *name, size_t row0,
+                             size_t n, const kld_weight **out, kld_err *err) {
+    kld_weight *w;
+    kld_tensor *t;
+    kld_buf text = {0};
+    const kld_tensor *slice = all->data;
+    size_t stem = (size_t)(strrchr(slice->name, '.') - slice->name);
+    TRY(ARENA_ARRAY(&r->arena, &w, 1, err));
+    TRY(ARENA_ARRAY(&r->arena, &t, 1, err));
+    *w = *all;
+    *t = *slice;
+    w->data = t;
+    w->rows = n;
+    t->shape[0] = n;
+    t->bytes = slice->bytes / all->rows * n;
+    t->offset = slice->offset + slice->bytes / all->rows * row0;
+    char *copy = NULL;
+    kld_status st = kld_buf_add(&text, slice->name, stem, err);
+    if (st == KLD_OK) st = kld_buf_addf(&text, err, ".%zu.%s.weight", e, name);
+    if (st == KLD_OK) st = kld_arena_strndup(&r->arena, &copy, (char *)text.data, text.len, err);
+    kld_buf_free(&text);
+    t->name = copy;
+    *out = w;
+    return st;
+}
+
+/* Experts of one tensor become modules of their own, as formats with one global a weight need. */
+static kld_status add_stacked(run *r, const kld_expert *x, size_t e, kld_err *err) {
+    const kld_expert_row *row = r->m->arch->experts;
+    const kld_weight *gate[2], *down;
+    size_t width = x->down.cols, first = r->n_targets;
+    TRY(cut_expert(r, &x->gate, e, row->gate, 0, width, &gate[0], err));
+    TRY(cut_expert(r, &x->gate, e, row->up, width, width, &gate[1], err));
+    TRY(cut_expert(r, &x->down, e, row->down, 0, x->down.rows, &down, err));
+    TRY(add_group(r, gate, 2, err));
+    TRY(add_group(r, &down, 1, err));
+    for (size_t i = first; i < r->n_targets; i++) {
+        const kld_weight *of = i + 1 < r->n_targets ? &x->gate : &x->down;
+        r->target[i].source = kld_checkpoint_find(&r->m->ckpt, of->data->name);
+    }
+    return KLD_OK;
+}
+
+static kld_status add_experts(run *r, const kld_layer *l, kld_err *err) {
+    for (size_t e = 0; l->expert && e < r->m->config.router.experts; e++) {
+        const kld_expert *x = &l->expert[e];
+        const kld_weight *pair[] = {&x->gate, &x->up}, *down = &x->down;
+        TRY(kld_stop_check(err));
+        if (!x->up.rows) {
+            TRY(add_stacked(r, x, e, err));
+            continue;
         }
+        TRY(add_group(r, pair, 2, err));
+        TRY(add_group(r, &down, 1, err));
+    }
+    return KLD_OK;
+}
+
+static int by_source(const void *a, const void *b) {
+    const target *x = a, *y = b;
+    if (x->source != y->source) return x->source < y->source ? -1 : 1;
+    return strcmp(x->w->data->name, y->w->data->name);
+}
+
+/* What can be known to fail before anything is read. */
+static kld_status check_source(const run *r, kld_err *err) {
+    for (kld_weight_at at = {0}; kld_model_next_weight(r->m, &at);) {
+        const kld_weight *w = at.w;
+        bool expert = at.slot >= KLD_SLOT_EXPERT_GATE;
+        if (w->format != KLD_FMT_BF16 && w->format != KLD_FMT_F16 && w->format != KLD_FMT_F32)
+            return kld_fail(err, KLD_E_UNSUPPORTED,
+                            "tensor '%s' is %s already; quantize the BF16 original", w->data->name,
+                            kld_format_name(w->format));
+        if (expert && (w->in_major || w->shards || w->bias))
+            return kld_fail(err, KLD_E_UNSUPPORTED,
+                            "tensor '%s' holds the experts of a layer in one, and %s has no form "
+                            "with a tensor for each; it cannot be quantized here",
+                            w->data->name, r->m->family);
+    }
+    return KLD_OK;
+}
+
+static kld_status choose_targets(run *r, kld_err *err) {
+    size_t most = 0;
+    /* A stacked gate is two weights. */
+    for (kld_weight_at at = {0}; kld_model_next_weight(r->m, &at);)
+        most += at.slot == KLD_SLOT_EXPERT_GATE ? 2 : 1;
+    TRY(NEW_ARRAY(&r->target, most, err));
+    for (size_t l = 0; l < r->m->config.layers; l++) {
+        const kld_layer *layer = &r->m->layer[l];
+        for (size_t g = 0; g < N_GROUPS; g++) {
+            const kld_weight *w[GROUP];
+            size_t n = 0;
+            for (; n < GROUP && groups[g][n] != KLD_SLOT_COUNT; n++)
+                w[n] = &layer->slot[groups[g][n]];
+            TRY(kld_stop_check(err));
+            TRY(add_group(r, w, n, err));
+        }
+        TRY(add_experts(r, layer, err));
+    }
+    qsort(r->target, r->n_targets, sizeof *r->target, by_source);
     r->sum->weights = r->n_targets;
     return KLD_OK;
 }
 
-static const target *find_target(const run *r, const kld_tensor *t) {
-    for (size_t i = 0; i < r->n_targets; i++)
-        if (r->target[i].w->data == t) return &r->target[i];
-    return NULL;
+/* The targets that tensor t becomes are [*first, result). */
+static size_t find_targets(const run *r, const kld_tensor *t, size_t *first) {
+    size_t lo = 0, hi = r->n_targets;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (r->target[mid].source < t) lo = mid + 1;
+        else hi = mid;
+    }
+    *first = lo;
+    for (; hi < r->n_targets && r->target[hi].source == t;) hi++;
+    return hi;
 }
 
 /* ---- one shard ------------------------------------------------------------------------ */
@@ -167,18 +279,19 @@ static kld_status plan_shard(run *r, shard *s, uint32_t index, kld_err *err) {
     bool modelopt = r->opt->format == KLD_TARGET_NVFP4_MODELOPT;
     for (size_t i = 0; i < r->m->ckpt.n_tensors; i++) {
         const kld_tensor *t = &r->m->ckpt.tensors[i];
-        const target *g;
+        size_t k, end;
         if (t->shard != index) continue;
-        g = find_target(r, t);
-        if (!g) {
-            TRY(add_tensor(r, s, t, NULL, COPY, "", err));
-            continue;
+        end = find_targets(r, t, &k);
+        if (k == end) TRY(add_tensor(r, s, t, NULL, COPY, "", err));
+        for (; k < end; k++) {
+            const target *g = &r->target[k];
+            const kld_tensor *data = g->w->data;
+            TRY(add_tensor(r, s, data, g, CODES, modelopt ? "weight" : "weight_packed", err));
+            TRY(add_tensor(r, s, data, g, SCALES, "weight_scale", err));
+            if (r->opt->format != KLD_TARGET_MXFP4_CT)
+                TRY(add_tensor(r, s, data, g, GLOBAL,
+                               modelopt ? "weight_scale_2" : "weight_global_scale", err));
         }
-        TRY(add_tensor(r, s, t, g, CODES, modelopt ? "weight" : "weight_packed", err));
-        TRY(add_tensor(r, s, t, g, SCALES, "weight_scale", err));
-        if (r->opt->format != KLD_TARGET_MXFP4_CT)
-            TRY(add_tensor(r, s, t, g, GLOBAL, modelopt ? "weight_scale_2" : "weight_global_scale",
-                           err));
     }
     return KLD_OK;
 }
@@ -308,7 +421,7 @@ static kld_status write_all(run *r, kld_err *err) {
     kld_status st = write_shards(r, err);
     kld_progress_end();
     TRY(st);
-    TRY(kld_quantize_write_config(r->opt->output, &r->m->ckpt, r->opt->format, err));
+    TRY(kld_quantize_write_config(r->opt->output, r->m, r->opt->format, err));
     return kld_quantize_copy_rest(r->opt->output, r->m->ckpt.dir, err);
 }
 
@@ -324,6 +437,7 @@ kld_status kld_quantize_run(const kld_quantize_options *opt, kld_quantize_summar
     TRY_TO(done, kld_model_open(&r.m, dir, err));
     for (size_t i = 0; i < r.m->n_warnings; i++) kld_warn("%s", r.m->warnings[i]);
     out->bytes_in = r.m->ckpt.total_bytes;
+    TRY_TO(done, check_source(&r, err));
     TRY_TO(done, choose_targets(&r, err));
     TRY_TO(done, kld_mkdir(opt->output, err));
     made = true;

@@ -24,14 +24,16 @@ typedef struct kld_quantize_summary {
     uint64_t bytes_in, bytes_out; /* of all tensors */
 } kld_quantize_summary;
 
-/* Quantizes the q, k, v, o, gate, up and down projections of every decoder layer, as released
- * checkpoints do; embeddings, head, norms and biases stay as they are, and so do tensors the
- * engine does not use.  The NVFP4 global is shared over q/k/v and over gate/up of a layer.
+/* Quantizes the projections of attention (latent attention's too), of MLPs and of experts, routed
+ * and shared, of every decoder layer; embeddings, head, routers, norms and biases stay as they are,
+ * and so do tensors the engine does not use.  The NVFP4 global is shared over q/k/v, q_a/kv_a, and
+ * gate/up of an MLP or of one expert.  Experts stacked in one tensor become a module each.
  * No activation is calibrated, so none is declared quantized.  config.json gains
  * `quantization_config` (and ModelOpt's layout hf_quant_config.json); tokenizer and other small
  * files are copied; shards keep their names.  One weight is in memory at a time.
  *   On any error nothing is left of the output.
- * KLD_E_UNSUPPORTED  the checkpoint is quantized already
+ * KLD_E_UNSUPPORTED  the checkpoint is quantized already, or has experts stacked in a form that
+ *                    its family does not have with a module each (gpt-oss)
  * KLD_E_INPUT        a weight's columns are no multiple of the block, or a weight is not
  *                    finite; the output exists and is not empty */
 KLD_NODISCARD kld_status kld_quantize_run(const kld_quantize_options *opt,

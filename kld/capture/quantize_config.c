@@ -18,40 +18,69 @@ static kld_status write_json(const char *dir, const char *name, const json_t *v,
     return st;
 }
 
+/* Linear layers of the text model that stay as they are, in the patterns of each library: shell
+ * wildcards, or a regular expression.  Name and pattern end where the module's name does, for
+ * mlp.gate_proj is quantized and mlp.gate is not. */
+static json_t *ignored(const kld_model *m, bool modelopt) {
+    json_t *list = json_pack("[s]", "lm_head");
+    kld_buf b = {0};
+    const kld_tensor *router = NULL;
+    for (size_t l = 0; l < m->config.layers && !router; l++)
+        router = m->layer[l].slot[KLD_SLOT_ROUTER].data;
+    /* ...layers.3.mlp.gate.weight */
+    const char *end = router ? strrchr(router->name, '.') : NULL, *name = end;
+    for (int dots = 0; name && name > router->name && dots < 2; dots += *name == '.') name--;
+    kld_status st = KLD_OK;
+    if (name)
+        st = kld_buf_addf(&b, NULL, modelopt ? "*%.*s" : "re:.*%.*s$", (int)(end - name), name);
+    if (st == KLD_OK && name)
+        st = json_array_append_new(list, json_string((char *)b.data)) ? KLD_E_NOMEM : KLD_OK;
+    if (st == KLD_OK && m->skipped[KLD_SKIP_INDEXER])
+        st = json_array_append_new(
+                 list, json_string(modelopt ? "*.self_attn.indexer.*" : "re:.*self_attn.indexer"))
+                 ? KLD_E_NOMEM
+                 : KLD_OK;
+    kld_buf_free(&b);
+    if (st == KLD_OK) return list;
+    json_decref(list);
+    return NULL;
+}
+
 /* ModelOpt's form of a weight-only NVFP4 export. */
-static json_t *modelopt_config(void) {
-    return json_pack("{s:{s:{s:{s:b, s:i, s:s, s:i}, s:[s]}}, s:[s], s:s, s:{s:s, s:s}, s:s}",
+static json_t *modelopt_config(const kld_model *m) {
+    return json_pack("{s:{s:{s:{s:b, s:i, s:s, s:i}, s:[s]}}, s:o, s:s, s:{s:s, s:s}, s:s}",
                      "config_groups", "group_0", "weights", "dynamic", 0, "num_bits", 4, "type",
-                     "float", "group_size", 16, "targets", "Linear", "ignore", "lm_head",
+                     "float", "group_size", 16, "targets", "Linear", "ignore", ignored(m, true),
                      "quant_algo", "W4A16_NVFP4", "producer", "name", "kld", "version",
                      kld_version(), "quant_method", "modelopt");
 }
 
-static json_t *modelopt_file(void) {
-    return json_pack("{s:{s:s, s:s}, s:{s:s, s:n, s:i, s:[s]}}", "producer", "name", "kld",
-                     "version", kld_version(), "quantization", "quant_algo", "W4A16_NVFP4",
-                     "kv_cache_quant_algo", "group_size", 16, "exclude_modules", "lm_head");
+static json_t *modelopt_file(const kld_model *m) {
+    return json_pack("{s:{s:s, s:s}, s:{s:s, s:n, s:i, s:o}}", "producer", "name", "kld", "version",
+                     kld_version(), "quantization", "quant_algo", "W4A16_NVFP4",
+                     "kv_cache_quant_algo", "group_size", 16, "exclude_modules", ignored(m, true));
 }
 
 /* compressed-tensors' form; activations stay in the model's dtype. */
-static json_t *ct_config(bool nvfp4) {
+static json_t *ct_config(const kld_model *m, bool nvfp4) {
     const char *format = nvfp4 ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
     return json_pack("{s:{s:{s:s, s:n, s:n, s:[s], s:{s:b, s:i, s:i, s:s, s:s, s:b, s:s}}}, s:s, "
-                     "s:[s], s:n, s:s, s:s}",
+                     "s:o, s:n, s:s, s:s}",
                      "config_groups", "group_0", "format", format, "input_activations",
                      "output_activations", "targets", "Linear", "weights", "dynamic", 0,
                      "group_size", nvfp4 ? 16 : 32, "num_bits", 4, "scale_dtype",
                      nvfp4 ? "torch.float8_e4m3fn" : "torch.uint8", "strategy",
                      nvfp4 ? "tensor_group" : "group", "symmetric", 1, "type", "float", "format",
-                     format, "ignore", "lm_head", "kv_cache_scheme", "quant_method",
+                     format, "ignore", ignored(m, false), "kv_cache_scheme", "quant_method",
                      "compressed-tensors", "quantization_status", "compressed");
 }
 
-kld_status kld_quantize_write_config(const char *dir, const kld_checkpoint *source,
+kld_status kld_quantize_write_config(const char *dir, const kld_model *source,
                                      kld_target_format format, kld_err *err) {
     bool modelopt = format == KLD_TARGET_NVFP4_MODELOPT;
-    json_t *config = json_copy(source->config);
-    json_t *quant = modelopt ? modelopt_config() : ct_config(format == KLD_TARGET_NVFP4_CT);
+    json_t *config = json_copy(source->ckpt.config);
+    json_t *quant =
+        modelopt ? modelopt_config(source) : ct_config(source, format == KLD_TARGET_NVFP4_CT);
     kld_status st = KLD_OK;
     if (!config || !quant || json_object_set(config, "quantization_config", quant) != 0)
         st = kld_fail(err, KLD_E_NOMEM, "out of memory for config.json");
@@ -59,7 +88,7 @@ kld_status kld_quantize_write_config(const char *dir, const kld_checkpoint *sour
     json_decref(config);
     json_decref(quant);
     if (st != KLD_OK || !modelopt) return st;
-    json_t *file = modelopt_file();
+    json_t *file = modelopt_file(source);
     st = file ? write_json(dir, "hf_quant_config.json", file, err)
               : kld_fail(err, KLD_E_NOMEM, "out of memory for hf_quant_config.json");
     json_decref(file);

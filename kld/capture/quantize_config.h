@@ -5,10 +5,11 @@
 #include "kld/base/json.h"
 #include "kld/base/status.h"
 #include "kld/capture/quantize.h"
-#include "loaders/checkpoint.h"
+#include "loaders/model.h"
 
-/* config.json of the source plus quantization_config; hf_quant_config.json for ModelOpt. */
-KLD_NODISCARD kld_status kld_quantize_write_config(const char *dir, const kld_checkpoint *source,
+/* config.json of the source plus quantization_config; hf_quant_config.json for ModelOpt.  Its list
+ * of what is not quantized has the head, the routers and the indexers of the model. */
+KLD_NODISCARD kld_status kld_quantize_write_config(const char *dir, const kld_model *source,
                                                    kld_target_format format, kld_err *err);
 
 /* model.safetensors.index.json; weight_map is borrowed. */

@@ -15,8 +15,10 @@
 
 /* What a KLD_ELEM_ACT view holds: __nv_bfloat16 in a BF16 run, float in an FP32 run. */
 
-struct cuda_algo; /* a pinned GEMM algorithm; linear.cu */
-struct cuda_head; /* buffers of the head statistics; head.cu */
+struct cuda_algo;    /* a pinned GEMM algorithm; linear.cu */
+struct cuda_head;    /* buffers of the head statistics; head.cu */
+struct cuda_route;   /* buffers of routing; route.cu */
+struct cuda_experts; /* buffers and queues of the experts; experts.cu */
 
 enum { CUDA_WAITS = 4 };
 
@@ -40,7 +42,7 @@ struct kld_device {
     void *workspace;        /* of cuBLASLt, CUDA_WORKSPACE bytes */
     struct cuda_algo *algo; /* [n_algo], found so far */
     size_t n_algo, max_algo;
-    float *wide; /* device [max_rows][kv_cols]: an FP32 product on its way to BF16 */
+    float *wide; /* device [max_rows][bias_cols]: an FP32 product on its way to BF16 */
 
     kld_span *spans;      /* device copy of the current batch's spans, [max_spans] */
     kld_span *spans_host; /* what `spans` holds */
@@ -49,6 +51,8 @@ struct kld_device {
     int *attend_flag; /* device [max_spans][4][CUDA_FLAG_HEADS] at most, zero between calls */
 
     struct cuda_head *head;
+    struct cuda_route *route;     /* NULL without experts */
+    struct cuda_experts *experts; /* NULL without experts */
 };
 
 /* KLD_OK, or the error with what was being done.  cudaErrorMemoryAllocation is KLD_E_NOMEM, all
@@ -78,6 +82,18 @@ static inline bool cuda_fours(kld_view v, size_t size) {
 
 /* linear.cu */
 enum { CUDA_WORKSPACE = 32 << 20 };
+/* Where products are computed, and the number of rows that their algorithms are chosen for; both
+ * this and the room belong to what decides a result's bits. */
+struct cuda_queue {
+    cudaStream_t stream;
+    void *workspace;
+    size_t room, typical;
+};
+/* As `linear`, in a queue; rows of y begin at multiples of `step` columns (y.ld, or less when y is
+ * part of a wider buffer).  Products with a bias and a BF16 result share a buffer: they are not for
+ * several streams at a time. */
+kld_status cuda_multiply(kld_device *dev, const struct cuda_queue *q, kld_view x,
+                         const kld_dev_weight *w, kld_view y, size_t step, bool add, kld_err *err);
 kld_status cuda_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                        kld_view y, bool add, kld_err *err);
 
@@ -85,17 +101,37 @@ kld_status cuda_linear(kld_device *dev, const kld_batch *b, kld_view x, const kl
 size_t cuda_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use);
 kld_status cuda_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                         kld_dev_weight *out, kld_err *err);
-kld_status cuda_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
-                      kld_err *err);
+kld_status cuda_embed(kld_device *dev, const kld_dev_weight *w, const uint32_t *ids, float scale,
+                      kld_view y, kld_err *err);
 
 /* ops.cu */
 kld_status cuda_norm(kld_device *dev, kld_view x, const kld_dev_weight *w, double eps, kld_view y,
-                     kld_err *err);
-kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, size_t dim,
-                     const kld_dev_weight *w, double eps, const kld_rope_table *table, kld_view y,
-                     kld_err *err);
-kld_status cuda_gated(kld_device *dev, kld_activation act, kld_view gate, kld_view up, kld_view y,
+                     bool add, kld_err *err);
+kld_status cuda_rope(kld_device *dev, const kld_batch *b, kld_view x, const kld_rope_args *args,
+                     kld_view y, kld_err *err);
+kld_status cuda_spread(kld_device *dev, kld_view kv, kld_view r, size_t heads, kld_view k,
+                       kld_view v, kld_err *err);
+kld_status cuda_gated(kld_device *dev, const kld_gate *act, kld_view gate, kld_view up, kld_view y,
                       kld_err *err);
+kld_status cuda_cap(kld_device *dev, kld_view x, float cap, kld_err *err);
+
+/* route.cu */
+uint64_t cuda_route_bytes(const kld_device_spec *spec); /* of device memory */
+kld_status cuda_route_open(kld_device *dev, kld_err *err);
+void cuda_route_close(kld_device *dev);
+kld_status cuda_route(kld_device *dev, kld_view logits, const kld_dev_weight *bias,
+                      const kld_router *r, const uint32_t *forced, const kld_routes *out,
+                      kld_err *err);
+
+/* experts.cu */
+uint64_t cuda_experts_bytes(const kld_device_spec *spec); /* of device memory */
+kld_status cuda_experts_open(kld_device *dev, kld_err *err);
+void cuda_experts_close(kld_device *dev);
+kld_status cuda_experts(kld_device *dev, kld_view h, const kld_expert_rows *e, size_t n,
+                        const kld_gate *act, kld_view x, kld_err *err);
+/* Their scratch as rows of `cols` floats, for other work in the compute stream; *rows 0 when they
+ * do not fit it. */
+float *cuda_experts_floats(kld_device *dev, size_t cols, size_t *rows);
 
 /* quantize.cu */
 kld_status cuda_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,

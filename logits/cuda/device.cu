@@ -55,14 +55,21 @@ static kld_status cuda_supports(const kld_device_spec *spec, kld_err *err) {
     if (spec->formats >> KLD_FMT_COUNT)
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "a weight format is not known to the CUDA back end");
-    if (spec->activations & ~(1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH))
+    uint32_t acts = 1u << KLD_ACT_SILU | 1u << KLD_ACT_GELU_TANH | 1u << KLD_ACT_CLAMPED_GLU;
+    if (spec->activations & ~acts)
         return kld_fail(err, KLD_E_UNSUPPORTED, "an activation is not known to the CUDA back end");
-    if (spec->blocks & ~(1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_MLP))
+    uint32_t blocks = 1u << KLD_BLOCK_ATTENTION | 1u << KLD_BLOCK_LATENT_ATTENTION |
+                      1u << KLD_BLOCK_MLP | 1u << KLD_BLOCK_EXPERTS;
+    if (spec->blocks & ~blocks)
         return kld_fail(err, KLD_E_UNSUPPORTED, "a layer block is not known to the CUDA back end");
     if (spec->head_dim > 512)
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "attention heads of %zu columns; the CUDA back end has up to 512",
                         spec->head_dim);
+    if (spec->experts > KLD_MAX_EXPERTS || spec->chosen > KLD_MAX_TOP_EXPERTS)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "%zu of %zu experts; the CUDA back end has up to %d of %d", spec->chosen,
+                        spec->experts, KLD_MAX_TOP_EXPERTS, KLD_MAX_EXPERTS);
     return KLD_OK;
 }
 
@@ -90,7 +97,7 @@ static void cuda_identity(kld_precision precision, int index, kld_device_identit
 
 static size_t span_room(const kld_device_spec *s) { return num_max(s->max_rows / 16, 64); }
 static size_t wide_bytes(const kld_device_spec *s) {
-    return s->max_rows * s->kv_cols * sizeof(float);
+    return s->max_rows * s->bias_cols * sizeof(float);
 }
 static size_t flag_bytes(const kld_device_spec *s) {
     return span_room(s) * 4 * CUDA_FLAG_HEADS * sizeof(int);
@@ -98,7 +105,8 @@ static size_t flag_bytes(const kld_device_spec *s) {
 
 static uint64_t cuda_scratch_bytes(const kld_device_spec *s) {
     return CUDA_WORKSPACE + wide_bytes(s) + span_room(s) * sizeof(kld_span) +
-           s->max_rows * sizeof(uint32_t) + flag_bytes(s) + cuda_head_bytes(s);
+           s->max_rows * sizeof(uint32_t) + flag_bytes(s) + cuda_head_bytes(s) +
+           cuda_route_bytes(s) + cuda_experts_bytes(s);
 }
 
 /* About 1.2 GiB of activations at ten bytes a column of the widest buffer (gate and up in FP32,
@@ -146,6 +154,8 @@ static kld_status open_scratch(kld_device *dev, kld_err *err) {
     TRY(NEW_ARRAY(&dev->spans_host, dev->max_spans, err));
     if (cublasLtCreate(&dev->lt) != CUBLAS_STATUS_SUCCESS)
         return kld_fail(err, KLD_E_DEVICE, "cuBLASLt cannot be started on cuda:%d", dev->index);
+    TRY(cuda_route_open(dev, err));
+    TRY(cuda_experts_open(dev, err));
     return cuda_head_open(dev, err);
 }
 
@@ -179,6 +189,8 @@ static void cuda_close(kld_device *dev) {
     cudaSetDevice(dev->index);
     cudaDeviceSynchronize();
     cuda_head_close(dev);
+    cuda_experts_close(dev);
+    cuda_route_close(dev);
     if (dev->lt) cublasLtDestroy(dev->lt);
     cudaFree(dev->workspace);
     cudaFree(dev->wide);
@@ -337,18 +349,21 @@ static kld_status on_prepare(kld_device *d, const kld_raw_weight *raw, kld_use u
                              kld_dev_weight *out, kld_err *err) {
     ON(d, cuda_prepare(d, raw, u, mem, out, err));
 }
-static kld_status on_embed(kld_device *d, const kld_dev_weight *w, const uint32_t *ids, kld_view y,
-                           kld_err *err) {
-    ON(d, cuda_embed(d, w, ids, y, err));
+static kld_status on_embed(kld_device *d, const kld_dev_weight *w, const uint32_t *ids, float scale,
+                           kld_view y, kld_err *err) {
+    ON(d, cuda_embed(d, w, ids, scale, y, err));
 }
 static kld_status on_norm(kld_device *d, kld_view x, const kld_dev_weight *w, double eps,
-                          kld_view y, kld_err *err) {
-    ON(d, cuda_norm(d, x, w, eps, y, err));
+                          kld_view y, bool add, kld_err *err) {
+    ON(d, cuda_norm(d, x, w, eps, y, add, err));
 }
-static kld_status on_rope(kld_device *d, const kld_batch *b, kld_view x, size_t dim,
-                          const kld_dev_weight *w, double eps, const kld_rope_table *t, kld_view y,
-                          kld_err *err) {
-    ON(d, cuda_rope(d, b, x, dim, w, eps, t, y, err));
+static kld_status on_rope(kld_device *d, const kld_batch *b, kld_view x, const kld_rope_args *args,
+                          kld_view y, kld_err *err) {
+    ON(d, cuda_rope(d, b, x, args, y, err));
+}
+static kld_status on_spread(kld_device *d, kld_view kv, kld_view r, size_t heads, kld_view k,
+                            kld_view v, kld_err *err) {
+    ON(d, cuda_spread(d, kv, r, heads, k, v, err));
 }
 static kld_status on_linear(kld_device *d, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                             kld_view y, bool add, kld_err *err) {
@@ -358,9 +373,21 @@ static kld_status on_attend(kld_device *d, const kld_batch *b, kld_view q, kld_v
                             const kld_attend_args *args, kld_view y, kld_err *err) {
     ON(d, cuda_attend(d, b, q, k, v, args, y, err));
 }
-static kld_status on_gated(kld_device *d, kld_activation act, kld_view g, kld_view u, kld_view y,
+static kld_status on_gated(kld_device *d, const kld_gate *act, kld_view g, kld_view u, kld_view y,
                            kld_err *err) {
     ON(d, cuda_gated(d, act, g, u, y, err));
+}
+static kld_status on_cap(kld_device *d, kld_view x, float cap, kld_err *err) {
+    ON(d, cuda_cap(d, x, cap, err));
+}
+static kld_status on_route(kld_device *d, kld_view l, const kld_dev_weight *bias,
+                           const kld_router *r, const uint32_t *forced, const kld_routes *out,
+                           kld_err *err) {
+    ON(d, cuda_route(d, l, bias, r, forced, out, err));
+}
+static kld_status on_experts(kld_device *d, kld_view h, const kld_expert_rows *e, size_t n,
+                             const kld_gate *act, kld_view x, kld_err *err) {
+    ON(d, cuda_experts(d, h, e, n, act, x, err));
 }
 static kld_status on_quantize(kld_device *d, kld_view x, const kld_act_quant *a, kld_view y,
                               kld_err *err) {
@@ -413,9 +440,13 @@ static kld_backend make_table(void) {
     b.embed = on_embed;
     b.norm = on_norm;
     b.rope = on_rope;
+    b.spread = on_spread;
     b.linear = on_linear;
     b.attend = on_attend;
     b.gated = on_gated;
+    b.cap = on_cap;
+    b.route = on_route;
+    b.experts = on_experts;
     b.quantize = on_quantize;
     b.head_begin = on_head_begin;
     b.head_end = on_head_end;

@@ -18,6 +18,7 @@ static int samples = 9, repeat = 36;
 
 static const kld_backend *be;
 static kld_device *dev;
+static int device;
 static const char *only = "";
 
 static void need(kld_status st, const kld_err *err) {
@@ -103,9 +104,6 @@ struct body {
 };
 static struct body body;
 
-static const kld_sublayer subs[] = {{KLD_BLOCK_ATTENTION, KLD_SLOT_ATTN_NORM},
-                                    {KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM}};
-
 static void add_slot(kld_slot slot, size_t rows, size_t cols) {
     kld_tensor *t = &body.tensor[slot];
     *t = (kld_tensor){.name = "w", .dtype = KLD_BF16, .bytes = rows * cols * 2};
@@ -132,23 +130,26 @@ static void prepare_slot(kld_slot slot, kld_use use) {
 
 static void body_open(const kld_device_spec *spec) {
     kld_config *c = &body.m.config;
+    kld_attention *at = &c->attn[KLD_ATTN_FULL];
     *c = (kld_config){.hidden = 4096,
                       .intermediate = 12288,
                       .layers = 1,
-                      .heads = 32,
-                      .kv_heads = 8,
-                      .head_dim = 128,
                       .vocab = 151936,
                       .norm_eps = 1e-6,
+                      .value_scale = 1,
                       .attn_scale = 0.08838834764831845};
-    c->rope = (kld_rope){.theta = 1e6, .attention_factor = 1};
+    *at = (kld_attention){.heads = 32, .kv_heads = 8, .head_dim = 128, .value_dim = 128};
+    at->rope = (kld_rope){.theta = 1e6, .partial = 1, .attention_factor = 1};
+    at->rope_dim = 128;
     body.m.layer = &body.layer;
-    body.layer.sub = subs;
+    body.layer.attn = at;
+    body.layer.sub[0] = (kld_sublayer){KLD_BLOCK_ATTENTION, KLD_SLOT_ATTN_NORM, KLD_SLOT_COUNT};
+    body.layer.sub[1] = (kld_sublayer){KLD_BLOCK_MLP, KLD_SLOT_MLP_NORM, KLD_SLOT_COUNT};
     body.layer.n_sub = 2;
     add_slot(KLD_SLOT_ATTN_NORM, c->hidden, 1);
     add_slot(KLD_SLOT_MLP_NORM, c->hidden, 1);
-    add_slot(KLD_SLOT_Q_NORM, c->head_dim, 1);
-    add_slot(KLD_SLOT_K_NORM, c->head_dim, 1);
+    add_slot(KLD_SLOT_Q_NORM, at->head_dim, 1);
+    add_slot(KLD_SLOT_K_NORM, at->head_dim, 1);
     add_slot(KLD_SLOT_Q, 4096, 4096);
     add_slot(KLD_SLOT_K, 1024, 4096);
     add_slot(KLD_SLOT_V, 1024, 4096);
@@ -157,9 +158,13 @@ static void body_open(const kld_device_spec *spec) {
     add_slot(KLD_SLOT_UP, 12288, 4096);
     add_slot(KLD_SLOT_DOWN, 4096, 12288);
     kld_err err = {0};
-    need(kld_graph_open(&body.g, &body.m, be, dev, spec, true, window, &err), &err);
+    kld_schedule stages;
+    need(kld_schedule_make(&stages, &body.m, 0, 0, &err), &err);
+    need(kld_graph_open(&body.g, &body.m, &stages, be, dev, spec, true, window, &err), &err);
+    kld_schedule_free(&stages);
     for (kld_slot s = KLD_SLOT_ATTN_NORM; s < KLD_SLOT_COUNT; s++)
-        prepare_slot(s, body.layer.slot[s].cols == 1 ? KLD_USE_VECTOR : KLD_USE_MATRIX);
+        if (body.layer.slot[s].rows)
+            prepare_slot(s, body.layer.slot[s].cols == 1 ? KLD_USE_VECTOR : KLD_USE_MATRIX);
     body.x = (kld_view){random_device(n_rows * c->hidden, 4, 1), n_rows, c->hidden, c->hidden,
                         KLD_ELEM_F32};
     body.b = (kld_batch){body.span, 0, n_rows};
@@ -170,21 +175,21 @@ static void body_open(const kld_device_spec *spec) {
 static void run_layer(void *arg) {
     (void)arg;
     kld_err err = {0};
-    need(kld_graph_layer(&body.g, &body.layer, &body.b, body.x, 0, &err), &err);
+    need(kld_graph_layer(&body.g, &body.layer, &body.b, body.x, 0, NULL, &err), &err);
 }
 
 static void run_norm(void *arg) {
     (void)arg;
     kld_err err = {0};
-    need(be->norm(dev, body.x, &body.g.w[KLD_SLOT_ATTN_NORM], 1e-6, body.g.h, &err), &err);
+    need(be->norm(dev, body.x, &body.g.w[KLD_SLOT_ATTN_NORM], 1e-6, body.g.h, false, &err), &err);
 }
 
 static void run_rope(void *arg) {
     (void)arg;
     kld_err err = {0};
-    need(be->rope(dev, &body.b, body.g.q, 128, &body.g.w[KLD_SLOT_Q_NORM], 1e-6, &body.g.rope,
-                  body.g.qa, &err),
-         &err);
+    kld_rope_args a = {.dim = 128, .table = &body.g.rope[KLD_ATTN_FULL], .eps = 1e-6};
+    a.w = &body.g.w[KLD_SLOT_Q_NORM];
+    need(be->rope(dev, &body.b, body.g.q, &a, body.g.qa, &err), &err);
 }
 
 static void run_attend(void *arg) {
@@ -200,7 +205,8 @@ static void run_attend(void *arg) {
 static void run_gated(void *arg) {
     (void)arg;
     kld_err err = {0};
-    need(be->gated(dev, KLD_ACT_SILU, body.g.gate, body.g.up, body.g.act, &err), &err);
+    const kld_gate silu = {.act = KLD_ACT_SILU};
+    need(be->gated(dev, &silu, body.g.gate, body.g.up, body.g.act, &err), &err);
 }
 
 struct product {
@@ -269,7 +275,7 @@ static void run_stage(void *arg) {
     kld_err err = {0};
     size_t bad, first;
     static bool open;
-    need(be->norm(dev, s->x, s->norm, 1e-6, s->h, &err), &err);
+    need(be->norm(dev, s->x, s->norm, 1e-6, s->h, false, &err), &err);
     need(be->linear(dev, &body.b, s->h, s->w, s->y, false, &err), &err);
     need(be->head_begin(dev, s->y, &s->a, &err), &err);
     if (open || be->head_slots == 1) need(be->head_end(dev, &s->rec, 0, &bad, &first, &err), &err);
@@ -313,6 +319,103 @@ static void bench_head_gemm(void) {
     be->free(dev, y.p);
 }
 
+/* ---- experts of GLM-4.7-Flash ---------------------------------------------------------------- */
+
+enum { WIDTH = 2048, INNER = 1536, CHOSEN = 4, MOST_EXPERTS = 64, MOST_ROWS = 16384 };
+
+struct mixture {
+    size_t experts, rows;
+    kld_view h, x, z;
+    kld_dev_weight w[MOST_EXPERTS][3];
+    kld_expert_rows e[MOST_EXPERTS];
+    uint32_t row[MOST_EXPERTS][MOST_ROWS], id[MOST_ROWS * CHOSEN];
+    float weight[MOST_EXPERTS][MOST_ROWS], chosen[MOST_ROWS * CHOSEN], margin[MOST_ROWS];
+};
+static struct mixture mix;
+
+static void run_experts(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    const kld_gate silu = {.act = KLD_ACT_SILU};
+    need(be->experts(dev, mix.h, mix.e, mix.experts, &silu, mix.x, &err), &err);
+}
+
+static void run_route(void *arg) {
+    (void)arg;
+    kld_err err = {0};
+    kld_router r = {.score = KLD_SCORE_SIGMOID, .top_k = CHOSEN, .groups = 1, .top_groups = 1};
+    kld_routes out = {mix.id, mix.chosen, mix.margin};
+    r.experts = mix.experts;
+    r.scale = 1.8;
+    need(be->route(dev, mix.z, NULL, &r, NULL, &out, &err), &err);
+}
+
+static kld_dev_weight expert_matrix(unsigned char *data, size_t rows, size_t cols) {
+    static const kld_tensor t = {.name = "w", .dtype = KLD_BF16, .bytes = 2 * WIDTH * INNER};
+    kld_weight w = {.format = KLD_FMT_BF16, .rows = rows, .cols = cols, .data = &t};
+    kld_raw_weight raw = {.w = &w, .alpha = 1, .global = 1};
+    kld_dev_weight out;
+    kld_err err = {0};
+    void *mem;
+    raw.v.data = data;
+    need(be->alloc(dev, &mem, be->weight_bytes(KLD_PRECISION_BF16, &w, KLD_USE_MATRIX), &err),
+         &err);
+    need(be->prepare(dev, &raw, KLD_USE_MATRIX, mem, &out, &err), &err);
+    return out;
+}
+
+/* Every row goes to four experts, evenly by chance. */
+static void bench_experts(void) {
+    if (!wanted("experts") && !wanted("route")) return;
+    kld_err err = {0};
+    mix.experts = be->host_memory ? 8 : MOST_EXPERTS;
+    mix.rows = be->host_memory ? KLD_CHUNK : MOST_ROWS;
+    kld_device_spec spec = {.precision = KLD_PRECISION_BF16,
+                            .max_rows = mix.rows,
+                            .max_keys = mix.rows,
+                            .head_dim = 128,
+                            .head_rows = KLD_CHUNK,
+                            .vocab = 1024,
+                            .top_k = 16,
+                            .hidden = WIDTH,
+                            .experts = mix.experts,
+                            .chosen = CHOSEN,
+                            .expert_cols = 2 * INNER};
+    need(be->open(&dev, &spec, device, &err), &err);
+    size_t one = (size_t)2 * WIDTH * INNER; /* bytes of a matrix */
+    unsigned char *data = random_device(3 * mix.experts * WIDTH * INNER, 2, 0.02);
+    for (size_t i = 0; i < mix.experts; i++) {
+        for (size_t k = 0; k < 3; k++)
+            mix.w[i][k] = expert_matrix(data + (3 * i + k) * one, k < 2 ? INNER : WIDTH,
+                                        k < 2 ? WIDTH : INNER);
+        mix.e[i] = (kld_expert_rows){&mix.w[i][0], &mix.w[i][1], &mix.w[i][2], 0,
+                                     mix.row[i],   mix.weight[i]};
+    }
+    uint64_t s = 88172645463325252u;
+    for (size_t r = 0; r < mix.rows; r++) {
+        for (size_t k = 0; k < CHOSEN;) {
+            s = s * 6364136223846793005u + 1442695040888963407u;
+            size_t i = (size_t)(s >> 33) % mix.experts, n = mix.e[i].n;
+            if (n && mix.row[i][n - 1] == r) continue;
+            mix.row[i][n] = (uint32_t)r;
+            mix.weight[i][mix.e[i].n++] = 0.25f;
+            k++;
+        }
+    }
+    size_t act = be->elem_size(KLD_PRECISION_BF16, KLD_ELEM_ACT);
+    mix.h =
+        (kld_view){random_device(mix.rows * WIDTH, act, 1), mix.rows, WIDTH, WIDTH, KLD_ELEM_ACT};
+    mix.x = (kld_view){random_device(mix.rows * WIDTH, 4, 1), mix.rows, WIDTH, WIDTH, KLD_ELEM_F32};
+    mix.z = (kld_view){NULL, mix.rows, mix.experts, mix.experts, KLD_ELEM_F32};
+    mix.z.p = random_device(mix.rows * mix.experts, 4, 1);
+    if (wanted("experts"))
+        report("experts_glm47_flash", median_ms(run_experts, NULL, 10), 0,
+               6.0 * CHOSEN * WIDTH * INNER * (double)mix.rows, (double)mix.rows);
+    if (wanted("route"))
+        report("route_glm47_flash", median_ms(run_route, NULL, 10),
+               4.0 * (double)(mix.rows * mix.experts), 0, (double)mix.rows);
+}
+
 #if BENCH_KERNELS
 static void kernel_row(const char *name, double ms, double bytes) { report(name, ms, bytes, 0, 0); }
 #endif
@@ -338,7 +441,8 @@ int main(int argc, char **argv) {
                             .vocab = vocab,
                             .top_k = 256,
                             .tail_samples = 16};
-    need(be->open(&dev, &spec, c.device[0], &err), &err);
+    device = c.device[0];
+    need(be->open(&dev, &spec, device, &err), &err);
     kld_device_identity id = {0};
     be->identity(KLD_PRECISION_BF16, c.device[0], &id);
     printf("{\"device\": \"%s\", \"rows\": %zu, \"vocab\": %zu, \"commit\": \"%s\"}\n", id.device,
@@ -349,5 +453,6 @@ int main(int argc, char **argv) {
     body_open(&spec);
     bench_body();
     bench_head_gemm();
+    bench_experts();
     return 0;
 }

@@ -253,7 +253,11 @@ static void write_config(const plan *p, const char *dir, size_t layers) {
         if (!f || fwrite(b.data, 1, b.len, f) != b.len || fclose(f)) die("config.json", NULL);
         kld_buf_free(&b);
     } else {
-        kld_checkpoint source = {.config = c};
+        static kld_layer one;
+        static const kld_tensor router = {.name = "model.layers.1.mlp.gate.weight"};
+        kld_model source = {.ckpt = {.config = c}, .layer = &one, .config = {.layers = 1}};
+        if (s->experts) one.slot[KLD_SLOT_ROUTER].data = &router; /* a name for the list of what
+                                                                     is not quantized */
         kld_target_format f = p->block == 16 ? KLD_TARGET_NVFP4_MODELOPT : KLD_TARGET_MXFP4_CT;
         need(kld_quantize_write_config(dir, &source, f, &err), &err);
     }

@@ -139,3 +139,54 @@ void *gpu_copy(twin *t, const void *host, size_t n) {
     need(t->gpu->upload(t->g, p, host, n, &err), &err, "upload");
     return p;
 }
+
+static void prepare(twin *t, weight *w, kld_use use) {
+    kld_err err = {0};
+    kld_precision p = t->bf16 ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
+    kld_raw_weight raw = {.w = &w->w, .alpha = 1, .global = 1};
+    raw.v.data = w->values;
+    raw.bias = (const unsigned char *)w->bias_values;
+    need(t->cpu->alloc(t->c, &w->mem[0], t->cpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
+    need(t->cpu->prepare(t->c, &raw, use, w->mem[0], &w->c, &err), &err, "prepare cpu");
+    w->raw = gpu_copy(t, w->values, w->data.bytes);
+    raw.v.data = w->raw;
+    if (w->bias_values) raw.bias = w->raw_bias = gpu_copy(t, w->bias_values, w->bias.bytes);
+    need(t->gpu->alloc(t->g, &w->mem[1], t->gpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
+    need(t->gpu->prepare(t->g, &raw, use, w->mem[1], &w->g, &err), &err, "prepare cuda");
+}
+
+void weight_random(twin *t, weight *w, kld_format f, size_t rows, size_t cols, bool bias,
+                   kld_use use, uint64_t *seed) {
+    size_t n = rows * cols, size = f == KLD_FMT_F32 ? 4 : 2;
+    memset(w, 0, sizeof *w);
+    w->data = (kld_tensor){.name = "w", .dtype = KLD_F32, .bytes = n * size};
+    if (f == KLD_FMT_BF16) w->data.dtype = KLD_BF16;
+    if (f == KLD_FMT_F16) w->data.dtype = KLD_F16;
+    w->bias = (kld_tensor){.name = "b", .dtype = KLD_F32, .bytes = rows * 4};
+    w->w = (kld_weight){.format = f, .rows = rows, .cols = cols, .data = &w->data};
+    w->values = malloc(n * size);
+    assert_non_null(w->values);
+    for (size_t i = 0; i < n; i++) {
+        float v = (float)rnd_normal(seed);
+        uint16_t h = kld_f32_to_bf16(v);
+        if (f == KLD_FMT_F16) h = (uint16_t)(0x3000 + rnd(seed) * 0xc00); /* 0.125 .. 1 */
+        if (size == 4) ((float *)w->values)[i] = v;
+        else ((uint16_t *)w->values)[i] = h;
+    }
+    if (bias) {
+        w->w.bias = &w->bias;
+        w->bias_values = malloc(rows * sizeof(float));
+        assert_non_null(w->bias_values);
+        for (size_t i = 0; i < rows; i++) w->bias_values[i] = (float)rnd_normal(seed);
+    }
+    prepare(t, w, use);
+}
+
+void weight_free(twin *t, weight *w) {
+    t->cpu->free(t->c, w->mem[0]);
+    t->gpu->free(t->g, w->mem[1]);
+    t->gpu->free(t->g, w->raw);
+    t->gpu->free(t->g, w->raw_bias);
+    free(w->values);
+    free(w->bias_values);
+}

@@ -43,4 +43,17 @@ double both_same(twin *t, const both *b, double rel, const char *what);
 /* Device copy of n bytes on the GPU; gpu->free it. */
 void *gpu_copy(twin *t, const void *host, size_t n);
 
+/* A weight of random normal values on both sides, stored as BF16, F16 or F32. */
+typedef struct weight {
+    kld_tensor data, bias;
+    kld_weight w;
+    kld_dev_weight c, g;
+    void *mem[2], *raw, *raw_bias;
+    void *values; /* as stored */
+    float *bias_values;
+} weight;
+void weight_random(twin *t, weight *w, kld_format f, size_t rows, size_t cols, bool bias,
+                   kld_use use, uint64_t *seed);
+void weight_free(twin *t, weight *w);
+
 #endif

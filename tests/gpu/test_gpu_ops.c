@@ -11,61 +11,11 @@ static kld_device_spec spec_for(kld_precision p) {
                              .max_rows = 4096,
                              .max_keys = 1024,
                              .kv_cols = 1024,
+                             .bias_cols = 1024,
                              .head_rows = 256,
                              .vocab = 64,
                              .top_k = 8,
                              .head_dim = 64};
-}
-
-/* A dense FP32 weight on both sides. */
-typedef struct weight {
-    kld_tensor data, bias;
-    kld_weight w;
-    kld_dev_weight c, g;
-    void *mem[2], *raw, *raw_bias;
-    float *values, *bias_values;
-} weight;
-
-static void prepare(twin *t, weight *w, kld_use use) {
-    kld_err err = {0};
-    kld_precision p = t->bf16 ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
-    kld_raw_weight raw = {.w = &w->w, .alpha = 1, .global = 1};
-    raw.v.data = (const unsigned char *)w->values;
-    raw.bias = (const unsigned char *)w->bias_values;
-    need(t->cpu->alloc(t->c, &w->mem[0], t->cpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
-    need(t->cpu->prepare(t->c, &raw, use, w->mem[0], &w->c, &err), &err, "prepare cpu");
-    w->raw = gpu_copy(t, w->values, w->data.bytes);
-    raw.v.data = w->raw;
-    if (w->bias_values) raw.bias = w->raw_bias = gpu_copy(t, w->bias_values, w->bias.bytes);
-    need(t->gpu->alloc(t->g, &w->mem[1], t->gpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
-    need(t->gpu->prepare(t->g, &raw, use, w->mem[1], &w->g, &err), &err, "prepare cuda");
-}
-
-static void weight_random(twin *t, weight *w, size_t rows, size_t cols, bool bias, kld_use use,
-                          uint64_t *seed) {
-    memset(w, 0, sizeof *w);
-    w->data = (kld_tensor){.name = "w", .dtype = KLD_F32, .bytes = rows * cols * 4};
-    w->bias = (kld_tensor){.name = "b", .dtype = KLD_F32, .bytes = rows * 4};
-    w->w = (kld_weight){.format = KLD_FMT_F32, .rows = rows, .cols = cols, .data = &w->data};
-    w->values = malloc(rows * cols * sizeof(float));
-    assert_non_null(w->values);
-    for (size_t i = 0; i < rows * cols; i++) w->values[i] = (float)rnd_normal(seed);
-    if (bias) {
-        w->w.bias = &w->bias;
-        w->bias_values = malloc(rows * sizeof(float));
-        assert_non_null(w->bias_values);
-        for (size_t i = 0; i < rows; i++) w->bias_values[i] = (float)rnd_normal(seed);
-    }
-    prepare(t, w, use);
-}
-
-static void weight_free(twin *t, weight *w) {
-    t->cpu->free(t->c, w->mem[0]);
-    t->gpu->free(t->g, w->mem[1]);
-    t->gpu->free(t->g, w->raw);
-    t->gpu->free(t->g, w->raw_bias);
-    free(w->values);
-    free(w->bias_values);
 }
 
 static double tolerance(const twin *t, kld_elem e) {
@@ -84,15 +34,20 @@ static void norms(void **state) {
             for (size_t pad = 0; pad < 9; pad += 4) {
                 size_t n = cols[k], rows = 37;
                 weight w;
-                weight_random(&t, &w, n, 1, false, KLD_USE_VECTOR, &seed);
+                weight_random(&t, &w, KLD_FMT_F32, n, 1, false, KLD_USE_VECTOR, &seed);
                 both x = both_random(&t, rows, n, n + pad, KLD_ELEM_F32, 3, &seed);
                 both y = both_random(&t, rows, n, n + 2 * pad, KLD_ELEM_ACT, 1, &seed);
-                assert_int_equal(t.cpu->norm(t.c, x.c, &w.c, 1e-5, y.c, NULL), KLD_OK);
-                assert_int_equal(t.gpu->norm(t.g, x.g, &w.g, 1e-5, y.g, NULL), KLD_OK);
+                both z = both_random(&t, rows, n, n + pad, KLD_ELEM_F32, 5, &seed);
+                assert_int_equal(t.cpu->norm(t.c, x.c, &w.c, 1e-5, y.c, false, NULL), KLD_OK);
+                assert_int_equal(t.gpu->norm(t.g, x.g, &w.g, 1e-5, y.g, false, NULL), KLD_OK);
                 both_same(&t, &y, tolerance(&t, KLD_ELEM_ACT), "norm");
-                assert_int_equal(t.gpu->norm(t.g, x.g, &w.g, 1e-5, x.g, NULL), KLD_OK);
-                assert_int_equal(t.cpu->norm(t.c, x.c, &w.c, 1e-5, x.c, NULL), KLD_OK);
+                assert_int_equal(t.gpu->norm(t.g, x.g, &w.g, 1e-5, z.g, true, NULL), KLD_OK);
+                assert_int_equal(t.cpu->norm(t.c, x.c, &w.c, 1e-5, z.c, true, NULL), KLD_OK);
+                both_same(&t, &z, 4e-6, "added norm");
+                assert_int_equal(t.gpu->norm(t.g, x.g, &w.g, 1e-5, x.g, false, NULL), KLD_OK);
+                assert_int_equal(t.cpu->norm(t.c, x.c, &w.c, 1e-5, x.c, false, NULL), KLD_OK);
                 both_same(&t, &x, 4e-6, "norm in place");
+                both_free(&t, &z);
                 both_free(&t, &x);
                 both_free(&t, &y);
                 weight_free(&t, &w);
@@ -102,27 +57,52 @@ static void norms(void **state) {
     }
 }
 
-static void rope_case(twin *t, size_t heads, size_t dim, size_t half, bool norm, uint64_t *seed) {
+enum { NO_NORM, HEAD_NORM, ROW_NORM };
+typedef struct turn {
+    size_t heads, dim, half, first;
+    bool interleaved, factor;
+} turn;
+
+enum { POSITIONS = 512 };
+/* cos, sin and a factor by position. */
+static float *tables(size_t half) {
+    size_t n = POSITIONS * half;
+    float *tab = malloc((2 * n + POSITIONS) * sizeof *tab);
+    assert_non_null(tab);
+    for (size_t i = 0; i < n; i++) {
+        tab[i] = (float)cos(0.001 * (double)i);
+        tab[n + i] = (float)sin(0.001 * (double)i);
+    }
+    for (size_t i = 0; i < POSITIONS; i++) tab[2 * n + i] = 1 + 0.01f * (float)(i % 50);
+    return tab;
+}
+
+static void rope_case(twin *t, const turn *k, int norm, uint64_t *seed) {
     kld_span span[3] = {{0, 256, 256, 0}, {256, 44, 0, 256}, {300, 1, 511, 300}};
     kld_batch b = {span, 3, 301};
-    size_t n = heads * dim, table = 512 * half;
-    float *tab = malloc((2 * table + 1) * sizeof *tab);
-    assert_non_null(tab);
-    for (size_t i = 0; i < table; i++) {
-        tab[i] = (float)cos(0.001 * (double)i);
-        tab[table + i] = (float)sin(0.001 * (double)i);
-    }
-    void *dev = gpu_copy(t, tab, (2 * table + 1) * sizeof *tab);
-    kld_rope_table tc = {tab, tab + table, half};
-    kld_rope_table tg = {dev, (const float *)dev + table, half};
+    size_t n = k->heads * k->dim, table = POSITIONS * k->half;
+    float *tab = tables(k->half), *dev = gpu_copy(t, tab, (2 * table + POSITIONS) * sizeof *tab);
+    kld_rope_table tc = {tab, tab + table, k->half}, tg = {dev, dev + table, k->half};
     weight w;
-    weight_random(t, &w, dim, 1, false, KLD_USE_VECTOR, seed);
+    weight_random(t, &w, KLD_FMT_F32, norm == ROW_NORM ? n : k->dim, 1, false, KLD_USE_VECTOR,
+                  seed);
     both x = both_random(t, 301, n, n + 4, KLD_ELEM_F32, 2, seed);
-    both y = both_random(t, 301, n, n + 4 - heads % 2, KLD_ELEM_ACT, 1, seed);
-    const kld_dev_weight *wc = norm ? &w.c : NULL, *wg = norm ? &w.g : NULL;
-    assert_int_equal(t->cpu->rope(t->c, &b, x.c, dim, wc, 1e-6, &tc, y.c, NULL), KLD_OK);
-    assert_int_equal(t->gpu->rope(t->g, &b, x.g, dim, wg, 1e-6, &tg, y.g, NULL), KLD_OK);
+    both y = both_random(t, 301, n, n + 4 - k->heads % 2, KLD_ELEM_ACT, 1, seed);
+    kld_rope_args c = {k->dim, k->first, k->interleaved, NULL, NULL, 1e-6, NULL};
+    if (k->half) c.table = &tc;
+    if (norm) c.w = &w.c;
+    if (k->factor) c.factor = tab + 2 * table;
+    kld_rope_args g = c;
+    if (k->half) g.table = &tg;
+    if (norm) g.w = &w.g;
+    if (k->factor) g.factor = dev + 2 * table;
+    assert_int_equal(t->cpu->rope(t->c, &b, x.c, &c, y.c, NULL), KLD_OK);
+    assert_int_equal(t->gpu->rope(t->g, &b, x.g, &g, y.g, NULL), KLD_OK);
     both_same(t, &y, tolerance(t, KLD_ELEM_ACT), "rope");
+    both_push(t, &x);
+    assert_int_equal(t->cpu->rope(t->c, &b, x.c, &c, x.c, NULL), KLD_OK);
+    assert_int_equal(t->gpu->rope(t->g, &b, x.g, &g, x.g, NULL), KLD_OK);
+    both_same(t, &x, 4e-6, "rope in place");
     both_free(t, &x);
     both_free(t, &y);
     weight_free(t, &w);
@@ -132,21 +112,71 @@ static void rope_case(twin *t, size_t heads, size_t dim, size_t half, bool norm,
 
 static void rope(void **state) {
     (void)state;
+    static const turn turns[] = {
+        {32, 128, 64, 0, false, false}, {3, 20, 8, 0, false, false},
+        {1, 7, 0, 0, false, false},     {5, 256, 32, 0, false, false},
+        {3, 64, 32, 0, false, false},   {2, 256, 128, 0, false, true},
+        {4, 128, 64, 0, true, false},   {4, 192, 32, 128, true, true},
+        {4, 192, 32, 128, false, true}, {3, 21, 5, 7, true, false},
+        {3, 21, 5, 11, false, true},    {1, 64, 32, 0, true, false},
+        {1, 1000, 0, 0, false, true},   {2, 80, 40, 0, false, true},
+        {5, 24, 0, 0, false, false},
+    };
     uint64_t seed = 2;
     for (int p = 0; p < 2; p++) {
         twin t;
         kld_device_spec spec = spec_for((kld_precision)p);
         twin_open(&t, &spec);
-        for (int norm = 0; norm < 2; norm++) {
-            rope_case(&t, 32, 128, 64, norm, &seed);
-            rope_case(&t, 3, 20, 8, norm, &seed);
-            rope_case(&t, 1, 7, 0, norm, &seed);
-            rope_case(&t, 5, 256, 32, norm, &seed);
-            rope_case(&t, 3, 64, 32, norm, &seed);
-            rope_case(&t, 2, 256, 128, norm, &seed);
+        for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
+            for (int norm = NO_NORM; norm <= ROW_NORM; norm++)
+                rope_case(&t, &turns[i], norm, &seed);
+        twin_close(&t);
+    }
+}
+
+static void spread(void **state) {
+    (void)state;
+    static const size_t shapes[][5] = {/* heads, nope, rope, value, columns of padding */
+                                       {4, 128, 64, 128, 0}, {3, 24, 8, 16, 8}, {5, 7, 3, 9, 1},
+                                       {2, 16, 0, 16, 0},    {1, 8, 8, 4, 4},   {3, 5, 0, 2, 3}};
+    uint64_t seed = 12;
+    for (int p = 0; p < 2; p++) {
+        twin t;
+        kld_device_spec spec = spec_for((kld_precision)p);
+        twin_open(&t, &spec);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            size_t heads = shapes[i][0], nope = shapes[i][1], rot = shapes[i][2];
+            size_t value = shapes[i][3], pad = shapes[i][4], rows = 131;
+            size_t c[4] = {heads * (nope + value), rot, heads * (nope + rot), heads * value};
+            both b[4];
+            for (size_t j = 0; j < 4; j++)
+                b[j] = both_random(&t, rows, c[j], c[j] + pad, KLD_ELEM_ACT, 1, &seed);
+            assert_int_equal(t.cpu->spread(t.c, b[0].c, b[1].c, heads, b[2].c, b[3].c, NULL),
+                             KLD_OK);
+            assert_int_equal(t.gpu->spread(t.g, b[0].g, b[1].g, heads, b[2].g, b[3].g, NULL),
+                             KLD_OK);
+            both_same(&t, &b[2], 0, "keys");
+            both_same(&t, &b[3], 0, "values");
+            for (size_t j = 0; j < 4; j++) both_free(&t, &b[j]);
         }
         twin_close(&t);
     }
+}
+
+static void caps(void **state) {
+    (void)state;
+    uint64_t seed = 13;
+    twin t;
+    kld_device_spec spec = spec_for(KLD_PRECISION_BF16);
+    twin_open(&t, &spec);
+    for (size_t n = 1; n < 3000; n = 3 * n + 1) {
+        both x = both_random(&t, 33, n, n + n % 5, KLD_ELEM_F32, 40, &seed);
+        assert_int_equal(t.cpu->cap(t.c, x.c, 30, NULL), KLD_OK);
+        assert_int_equal(t.gpu->cap(t.g, x.g, 30, NULL), KLD_OK);
+        both_same(&t, &x, 2e-6, "cap");
+        both_free(&t, &x);
+    }
+    twin_close(&t);
 }
 
 static void gated(void **state) {
@@ -161,15 +191,43 @@ static void gated(void **state) {
                 both g = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 20, &seed);
                 both u = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 1, &seed);
                 both y = both_random(&t, 33, n, n + pad, KLD_ELEM_ACT, 1, &seed);
-                for (int act = 0; act < 2; act++) {
-                    kld_activation a = (kld_activation)act;
-                    assert_int_equal(t.cpu->gated(t.c, a, g.c, u.c, y.c, NULL), KLD_OK);
-                    assert_int_equal(t.gpu->gated(t.g, a, g.g, u.g, y.g, NULL), KLD_OK);
+                for (int act = 0; act <= KLD_ACT_CLAMPED_GLU; act++) {
+                    kld_gate a = {(kld_activation)act, 0.75f};
+                    assert_int_equal(t.cpu->gated(t.c, &a, g.c, u.c, y.c, NULL), KLD_OK);
+                    assert_int_equal(t.gpu->gated(t.g, &a, g.g, u.g, y.g, NULL), KLD_OK);
                     both_same(&t, &y, tolerance(&t, KLD_ELEM_ACT), "gated");
                 }
                 both_free(&t, &g);
                 both_free(&t, &u);
                 both_free(&t, &y);
+            }
+        }
+        twin_close(&t);
+    }
+}
+
+/* Gate and up as halves of one buffer, the product in place of the gate; NaN passes. */
+static void gated_halves(void **state) {
+    (void)state;
+    uint64_t seed = 14;
+    for (int p = 0; p < 2; p++) {
+        twin t;
+        kld_device_spec spec = spec_for((kld_precision)p);
+        twin_open(&t, &spec);
+        for (size_t n = 1; n < 3000; n = 3 * n + 1) {
+            for (int act = 0; act <= KLD_ACT_CLAMPED_GLU; act++) {
+                kld_gate a = {(kld_activation)act, 2};
+                both b = both_random(&t, 33, 2 * n, 2 * n, KLD_ELEM_ACT, 3, &seed);
+                b.host[n / 2] = b.host[2 * n + n] = NAN;
+                both_push(&t, &b);
+                kld_view c[2] = {b.c, b.c}, g[2] = {b.g, b.g};
+                for (int i = 0; i < 2; i++) c[i].cols = g[i].cols = n;
+                c[1].p = (float *)c[1].p + n;
+                g[1].p = (unsigned char *)g[1].p + n * (t.bf16 ? 2 : 4);
+                assert_int_equal(t.cpu->gated(t.c, &a, c[0], c[1], c[0], NULL), KLD_OK);
+                assert_int_equal(t.gpu->gated(t.g, &a, g[0], g[1], g[0], NULL), KLD_OK);
+                both_same(&t, &b, tolerance(&t, KLD_ELEM_ACT), "gated halves");
+                both_free(&t, &b);
             }
         }
         twin_close(&t);
@@ -188,7 +246,8 @@ static void linear_case(twin *t, size_t rows, size_t k, size_t n, size_t pad, bo
     kld_batch b;
     weight w;
     spans_of(&b, span, rows);
-    weight_random(t, &w, n + 5, k, bias, KLD_USE_MATRIX, seed); /* the first n rows are used */
+    weight_random(t, &w, KLD_FMT_F32, n + 5, k, bias, KLD_USE_MATRIX,
+                  seed); /* the first n rows are used */
     w.c.alpha = w.g.alpha = 0.37f;
     both x = both_random(t, rows, k, k + pad, KLD_ELEM_ACT, 1, seed);
     both y = both_random(t, rows, n, n + pad, out, 1, seed);
@@ -236,7 +295,7 @@ static void linear_rows_alone(void **state) {
             kld_batch b = {NULL, 0, 0};
             weight w;
             kld_err err = {0};
-            weight_random(&t, &w, n, k, false, KLD_USE_MATRIX, &seed);
+            weight_random(&t, &w, KLD_FMT_F32, n, k, false, KLD_USE_MATRIX, &seed);
             both x = both_random(&t, rows, k, k, KLD_ELEM_ACT, 1, &seed);
             both y = both_random(&t, rows, n, n, KLD_ELEM_F32, 1, &seed);
             need(t.gpu->linear(t.g, &b, x.g, &w.g, y.g, false, &err), &err, "all");
@@ -324,9 +383,12 @@ static void decode_case(twin *t, kld_format f, size_t rows, size_t cols, bool di
     both y = both_random(t, 3, cols, cols + 1, KLD_ELEM_F32, 1, seed);
     uint32_t ids[3] = {(uint32_t)rows - 1, 0, (uint32_t)rows / 2};
     need(t->gpu->prepare(t->g, &raw, KLD_USE_EMBEDDING, mem, &out, &err), &err, "prepare");
-    need(t->gpu->embed(t->g, &out, ids, y.g, &err), &err, "embed");
-    for (size_t r = 0; r < 3; r++)
-        kld_weight_decode(&w, v, ids[r], 1, false, (float *)y.c.p + r * y.c.ld);
+    need(t->gpu->embed(t->g, &out, ids, 1.5f, y.g, &err), &err, "embed");
+    for (size_t r = 0; r < 3; r++) {
+        float *row = (float *)y.c.p + r * y.c.ld;
+        kld_weight_decode(&w, v, ids[r], 1, false, row);
+        for (size_t c = 0; c < cols; c++) row[c] *= 1.5f;
+    }
     both_same(t, &y, 0, "embed");
     both_free(t, &y);
     t->gpu->free(t->g, mem);
@@ -356,11 +418,10 @@ static void decoding(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms),
-        cmocka_unit_test(rope),
-        cmocka_unit_test(gated),
-        cmocka_unit_test(linear),
-        cmocka_unit_test(linear_rows_alone),
+        cmocka_unit_test(norms),    cmocka_unit_test(rope),
+        cmocka_unit_test(spread),   cmocka_unit_test(caps),
+        cmocka_unit_test(gated),    cmocka_unit_test(gated_halves),
+        cmocka_unit_test(linear),   cmocka_unit_test(linear_rows_alone),
         cmocka_unit_test(decoding),
     };
     if (getenv("KLD_TEST_NO_PRODUCTS")) cmocka_set_skip_filter("linear*");

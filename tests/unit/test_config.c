@@ -133,29 +133,31 @@ static const double YARN_FACTOR_24[] = {1,
                                         0.000116039737,
                                         5.38608547e-05};
 
+static const kld_rope *rope_of(const kld_model *m) { return &m->config.attn[KLD_ATTN_FULL].rope; }
+
 static void rope(void **state) {
     (void)state;
     kld_model *m = open_golden("llama");
-    assert_int_equal(m->config.rope.scaling, KLD_ROPE_LLAMA3);
-    assert_true(m->config.rope.factor == 8 && m->config.rope.original_max_position == 16);
-    rope_close(&m->config.rope, 12, LLAMA3_12);
+    assert_int_equal(rope_of(m)->scaling, KLD_ROPE_LLAMA3);
+    assert_true(rope_of(m)->factor == 8 && rope_of(m)->original_max_position == 16);
+    rope_close(rope_of(m), 12, LLAMA3_12);
     kld_model_free(m);
     m = open_golden("llama-linear");
-    assert_int_equal(m->config.rope.scaling, KLD_ROPE_LINEAR);
-    rope_close(&m->config.rope, 12, LINEAR_12);
+    assert_int_equal(rope_of(m)->scaling, KLD_ROPE_LINEAR);
+    rope_close(rope_of(m), 12, LINEAR_12);
     kld_model_free(m);
     m = open_golden("qwen3-yarn");
-    assert_int_equal(m->config.rope.scaling, KLD_ROPE_YARN);
-    assert_true(m->config.rope.attention_factor == 0.1 * log(4) + 1);
-    rope_close(&m->config.rope, 24, YARN_24);
+    assert_int_equal(rope_of(m)->scaling, KLD_ROPE_YARN);
+    assert_true(rope_of(m)->attention_factor == 0.1 * log(4) + 1);
+    rope_close(rope_of(m), 24, YARN_24);
     kld_model_free(m);
     m = open_golden("qwen3-yarn-factor");
-    assert_true(m->config.rope.attention_factor == 0.85 && !m->config.rope.truncate);
-    rope_close(&m->config.rope, 24, YARN_FACTOR_24);
+    assert_true(rope_of(m)->attention_factor == 0.85 && !rope_of(m)->truncate);
+    rope_close(rope_of(m), 24, YARN_FACTOR_24);
     kld_model_free(m);
     m = open_golden("llama-yarn-mscale");
     double g = 0.1 * log(4);
-    assert_true(fabs(m->config.rope.attention_factor - (0.7 * g + 1) / (g + 1)) < 1e-15);
+    assert_true(fabs(rope_of(m)->attention_factor - (0.7 * g + 1) / (g + 1)) < 1e-15);
     kld_model_free(m);
 }
 
@@ -166,20 +168,21 @@ static void rope_defaults(void **state) {
         "{\"max_position_embeddings\":131072,\"rope_theta\":1000000.0,"
         "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,\"beta_fast\":0,"
         "\"original_max_position_embeddings\":32768,\"mscale\":1.0,\"mscale_all_dim\":1.0}}";
+    const kld_rope_source src = {.theta_key = "rope_theta", .theta = 10000, .scaling = true, .partial_default = 1};
     json_t *c;
     kld_rope r;
     kld_err err = {0};
     assert_int_equal(kld_json_parse(&c, text, sizeof text - 1, 8, NULL), KLD_OK);
-    assert_int_equal(kld_rope_parse(&r, c, 10000, 131072, &err), KLD_OK);
+    assert_int_equal(kld_rope_parse(&r, c, &src, 131072, &err), KLD_OK);
     assert_true(r.factor == 4 && r.beta_fast == 32 && r.beta_slow == 1 && r.truncate);
     assert_true(r.attention_factor == 1 && r.theta == 1e6);
     json_t *s = json_object_get(c, "rope_scaling");
     json_object_del(s, "original_max_position_embeddings");
     json_object_set_new(s, "factor", json_real(2));
-    assert_int_equal(kld_rope_parse(&r, c, 10000, 131072, &err), KLD_OK);
+    assert_int_equal(kld_rope_parse(&r, c, &src, 131072, &err), KLD_OK);
     assert_true(r.original_max_position == 131072); /* the longest position stands in */
     json_object_set_new(c, "original_max_position_embeddings", json_integer(4096));
-    assert_int_equal(kld_rope_parse(&r, c, 10000, 131072, &err), KLD_OK);
+    assert_int_equal(kld_rope_parse(&r, c, &src, 131072, &err), KLD_OK);
     assert_true(r.original_max_position == 4096);
     json_decref(c);
 }
@@ -268,10 +271,11 @@ static void released_configs(void **state) {
         if (kld_json_parse(&c, released[i].text, strlen(released[i].text), 8, &err) != KLD_OK ||
             kld_config_parse(&r, c, &arena, &err) != KLD_OK)
             fail_msg("%s: %s", released[i].name, err.text);
-        assert_int_equal(r.window[0], released[i].window0);
-        assert_int_equal(r.window[r.config.layers - 1], released[i].window_last);
-        assert_int_equal(r.config.head_dim, released[i].head_dim);
-        assert_true(r.config.rope.theta == released[i].theta);
+        const kld_attention *a = r.config.attn;
+        assert_int_equal(a[r.slides[0]].window, released[i].window0);
+        assert_int_equal(a[r.slides[r.config.layers - 1]].window, released[i].window_last);
+        assert_int_equal(a->head_dim, released[i].head_dim);
+        assert_true(a->rope.theta == released[i].theta);
         assert_int_equal(r.config.tied, released[i].tied);
         kld_arena_free(&arena);
         json_decref(c);
@@ -280,10 +284,10 @@ static void released_configs(void **state) {
 
 static void arch_tables(void **state) {
     (void)state;
-    assert_null(kld_arch_find("NoSuchForCausalLM"));
+    assert_null(kld_arch_find("NoSuchForCausalLM", false, NULL));
     for (size_t i = 0; kld_archs[i]; i++) {
         const kld_arch *a = kld_archs[i];
-        assert_ptr_equal(kld_arch_find(a->architectures[0]), a);
+        assert_ptr_equal(kld_arch_find(a->architectures[0], false, NULL), a);
         bool key[KLD_KEY_COUNT] = {false}, slot[KLD_SLOT_COUNT] = {false};
         for (size_t k = 0; k < a->n_keys; k++) {
             assert_false(key[a->keys[k].key]); /* one source a value */
@@ -291,10 +295,14 @@ static void arch_tables(void **state) {
         }
         for (size_t k = 0; k < a->n_model + a->n_layer; k++) {
             const kld_tensor_row *row = k < a->n_model ? &a->model[k] : &a->layer[k - a->n_model];
-            assert_false(slot[row->slot]);
+            /* Q comes from the hidden state or from the latent vector. */
+            assert_true(!slot[row->slot] || row->when == KLD_WHEN_Q_LORA);
             slot[row->slot] = true;
         }
-        for (size_t k = 0; k < a->n_sub; k++) assert_true(slot[a->sub[k].norm]);
+        assert_true(slot[KLD_SLOT_ATTN_NORM] && slot[KLD_SLOT_MLP_NORM] && slot[KLD_SLOT_O]);
+        assert_int_equal(slot[KLD_SLOT_ATTN_POST] && slot[KLD_SLOT_MLP_POST], a->post_norms);
+        assert_int_equal(slot[KLD_SLOT_ROUTER], a->experts != NULL);
+        assert_int_equal(slot[KLD_SLOT_KV_B], a->attention == KLD_BLOCK_LATENT_ATTENTION);
         for (size_t k = 0; k < a->n_asserts; k++) {
             for (const char *const *p = kld_config_ignored; *p; p++)
                 assert_string_not_equal(a->asserts[k].name, *p);

@@ -103,7 +103,7 @@ static void check_sums(const json_t *v, const kld_checkpoint *c, const char *lin
                        const char *rest) {
     static const char *const kind[] = {"embedding", "head", "norm", "attention", "mlp"};
     const json_t *modules = json_object_get(v, "modules");
-    uint64_t total = 0, bytes = 0, layer = 0;
+    uint64_t total = 0, bytes = 0, layer = 0, unused = 0;
     size_t n_skipped = 0;
     for (size_t k = 0; k < 5; k++) {
         sums s = {0};
@@ -120,6 +120,7 @@ static void check_sums(const json_t *v, const kld_checkpoint *c, const char *lin
         const kld_tensor *t = &c->tensors[i];
         bytes += t->bytes;
         n_skipped += skipped(t->name);
+        if (skipped(t->name)) unused += t->bytes;
         if (strstr(t->name, "layers.0.") && !skipped(t->name) && !of_activations(t->name))
             layer += t->bytes;
     }
@@ -134,7 +135,12 @@ static void check_sums(const json_t *v, const kld_checkpoint *c, const char *lin
     assert_int_equal(u64(plan, "largest_layer_stored"), layer); /* all layers are alike */
     assert_true(u64(plan, "total_bytes") >=
                 u64(plan, "residual_bytes") + u64(plan, "scratch_bytes") + layer);
-    assert_true(real(read, "seconds") == (double)bytes / 1000);
+    assert_int_equal(u64(read, "bytes"), bytes - unused);
+    assert_true(real(read, "seconds") == (double)(bytes - unused) / 1000);
+    assert_int_equal(u64(v, "active_parameters"), total); /* no experts here */
+    assert_true(json_is_null(json_object_get(v, "experts")));
+    assert_true(json_is_null(json_object_get(v, "latent")));
+    assert_int_equal(json_array_size(json_object_get(v, "attention")), 1);
 }
 
 static void check_config(const json_t *v, const char *dir) {
@@ -189,6 +195,73 @@ static void checkpoints(void **state) {
         check_config(v, dir);
         json_decref(v);
         kld_checkpoint_close(&c);
+    }
+}
+
+/* What mixtures have beside that.  The numbers are those of the configs, worked out by hand. */
+static const struct {
+    const char *name;
+    uint64_t layers, count, per_token, width, shared, idle; /* idle: parameters a token misses */
+    uint64_t mtp, vision, indexer, kinds;
+    const char *line;
+} MIXTURES[] = {
+    {"qwen3_moe-mixed", 1, 6, 2, 12, 0, 4 * 3 * 12 * 32, 0, 0, 0, 1,
+     "  1 of 4 layers have 6 experts of 12, 2 a token\n"},
+    {"glm_moe_dsa", 2, 6, 3, 12, 12, 2 * 3 * 3 * 12 * 32, 26, 0, 15, 1,
+     "  an indexer chooses keys above 64 tokens: longer windows are refused\n"
+     "  2 of 4 layers have 6 experts of 12, 3 a token, and a shared one of 12\n"},
+    {"deepseek_v3", 1, 8, 3, 16, 16, 5 * 3 * 16 * 36, 26, 0, 0, 1,
+     "  queries from a latent vector of 20, keys and values from one of 14 and 8 rotated columns\n"
+     "  1 of 2 layers have 8 experts of 16, 3 a token out of 4 groups, and a shared one of 16\n"},
+    {"kimi_k25", 1, 7, 3, 16, 16, 4 * 3 * 16 * 40, 0, 3, 0, 1,
+     "  attention of 2 layers: all tokens, 3 query and 3 key heads of 18 (8 rotated), values of "
+     "12\n"},
+    {"mimo_v2", 2, 6, 3, 16, 0, 2 * 3 * 3 * 16 * 32, 3, 0, 0, 2,
+     "  attention of 2 layers: all tokens, 4 query and 2 key heads of 24 (8 rotated), values of "
+     "16\n  attention of 1 layer: the last 8 tokens, 4 query and 4 key heads of 24 (8 rotated), "
+     "values of 16\n"},
+    /* biases of the experts are parameters too */
+    {"gpt_oss-mxfp4", 2, 5, 3, 64, 0, 2 * 2 * (3 * 64 * 32 + 2 * 64 + 32), 0, 0, 0, 2,
+     "  2 layers, hidden 32, 6 query and 2 key heads of 12, vocabulary 96, own head\n"}};
+
+static char *lines_of(const json_t *v);
+static void has_line(const char *text, const char *line);
+
+static void mixtures(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof MIXTURES / sizeof *MIXTURES; i++) {
+        char dir[256];
+        snprintf(dir, sizeof dir, "tests/golden/models/%s", MIXTURES[i].name);
+        json_t *v = inspects(dir);
+        const json_t *x = json_object_get(v, "experts"), *s = json_object_get(v, "skipped");
+        assert_int_equal(u64(x, "layers"), MIXTURES[i].layers);
+        assert_int_equal(u64(x, "count"), MIXTURES[i].count);
+        assert_int_equal(u64(x, "per_token"), MIXTURES[i].per_token);
+        assert_int_equal(u64(x, "intermediate"), MIXTURES[i].width);
+        assert_int_equal(u64(x, "shared_intermediate"), MIXTURES[i].shared);
+        assert_int_equal(u64(v, "parameters") - u64(v, "active_parameters"), MIXTURES[i].idle);
+        assert_int_equal(u64(s, "mtp"), MIXTURES[i].mtp);
+        assert_int_equal(u64(s, "vision"), MIXTURES[i].vision);
+        assert_int_equal(u64(s, "indexer"), MIXTURES[i].indexer);
+        assert_int_equal(u64(v, "skipped_tensors"),
+                         MIXTURES[i].mtp + MIXTURES[i].vision + MIXTURES[i].indexer);
+        assert_int_equal(json_array_size(json_object_get(v, "attention")), MIXTURES[i].kinds);
+        uint64_t bytes = 0, parameters = 0;
+        const char *kind, *format;
+        json_t *by_format, *sum;
+        json_object_foreach(json_object_get(v, "modules"), kind, by_format)
+            json_object_foreach(by_format, format, sum) {
+            bytes += u64(sum, "bytes");
+            parameters += u64(sum, "parameters");
+        }
+        assert_int_equal(parameters, u64(v, "parameters"));
+        assert_int_equal(bytes, u64(json_object_get(v, "read"), "bytes"));
+        assert_true(u64(json_object_get(v, "plan"), "largest_group") > 0);
+        char *t = lines_of(v);
+        has_line(t, MIXTURES[i].line);
+        assert_non_null(strstr(t, " active)"));
+        kld_free(t);
+        json_decref(v);
     }
 }
 
@@ -315,15 +388,18 @@ static void has_line(const char *text, const char *line) {
 static void text_of_checkpoint(void **state) {
     (void)state;
     json_t *v = inspects("tests/golden/models/qwen3-nested");
-    char *t = lines_of(v), line[256];
+    char *t = lines_of(v), line[512];
     snprintf(line, sizeof line,
              "tests/golden/models/qwen3-nested: qwen3, F32, %.2f k parameters, %.2f KiB in 1 "
              "shard\n  2 layers, hidden 32, 4 query and 2 key heads of 24, MLP 48, vocabulary 128, "
-             "%s head\n  2 tensors are not part of the text model and are skipped\n",
+             "%s head\n  2 tensors are not part of the text model and are skipped (multi-token "
+             "prediction 1, "
+             "vision 1), 156 B\n",
              (double)u64(v, "parameters") / 1e3, (double)u64(v, "bytes") / 1024,
              json_is_true(json_object_get(v, "tied_head")) ? "tied" : "own");
     has_line(t, line);
-    has_line(t, "  embedding  F32                         1       4.10 k    16.00 KiB    32.00\n");
+    has_line(t,
+             "  embedding     F32                         1       4.10 k    16.00 KiB    32.00\n");
     snprintf(line, sizeof line, "  digest %s\n", str(v, "digest"));
     has_line(t, line);
     assert_null(strstr(t, "warning"));
@@ -408,13 +484,10 @@ static void no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints),
-        cmocka_unit_test(captures),
-        cmocka_unit_test(digests),
-        cmocka_unit_test(errors),
-        cmocka_unit_test(text_of_checkpoint),
-        cmocka_unit_test(text_of_capture),
-        cmocka_unit_test(units),
+        cmocka_unit_test(checkpoints),     cmocka_unit_test(mixtures),
+        cmocka_unit_test(captures),        cmocka_unit_test(digests),
+        cmocka_unit_test(errors),          cmocka_unit_test(text_of_checkpoint),
+        cmocka_unit_test(text_of_capture), cmocka_unit_test(units),
         cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, t_dir_make, t_dir_remove);

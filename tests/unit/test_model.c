@@ -14,9 +14,9 @@ static void base(void **state) {
     assert_string_equal(m->label, "BF16");
     assert_int_equal(m->n_warnings, 0);
     assert_int_equal(m->n_skipped, 0);
-    assert_int_equal(m->config.head_dim, 8);
+    assert_int_equal(m->config.attn[KLD_ATTN_FULL].head_dim, 8);
     assert_false(m->config.tied);
-    assert_true(m->config.rope.theta == 10000);
+    assert_true(m->config.attn[KLD_ATTN_FULL].rope.theta == 10000);
     assert_true(m->config.attn_scale == 1 / sqrt(8.0));
     assert_int_equal(kld_model_parameters(m),
                      2 * 8 * 32 + 3 * 32 + 32 * 32 * 2 + 16 * 32 * 2 + 3 * 64 * 32);
@@ -234,7 +234,7 @@ static void goldens(void **state) {
         assert_int_equal(m->n_skipped, golden[i].skipped);
         assert_int_equal(m->config.tied, golden[i].tied);
         for (size_t l = 0; l < golden[i].layers; l++)
-            assert_int_equal(m->layer[l].window, golden[i].window[l]);
+            assert_int_equal(m->layer[l].attn->window, golden[i].window[l]);
         if (m->n_warnings) fail_msg("%s: %s", dir, m->warnings[0]);
         kld_model_free(m);
     }
@@ -242,7 +242,8 @@ static void goldens(void **state) {
 
 static void no_memory(void **state) {
     (void)state;
-    static const char *const names[] = {"qwen3-nvfp4-ct", "qwen3-nested", "llama-old"};
+    static const char *const names[] = {"qwen3-nvfp4-ct", "qwen3-nested",  "llama-old",
+                                        "deepseek_v3",    "gpt_oss-mxfp4", "kimi_k25"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, "tests/golden/models/%s", names[i]);

@@ -252,7 +252,9 @@ static bool matches(kld_match_rule rule, const char *entry, const char *module) 
     kld_pattern p;
     bool hit = false;
     assert_int_equal(kld_pattern_init(&p, rule, entry, NULL), KLD_OK);
-    assert_int_equal(kld_pattern_match_any(&p, module, "Linear", &hit, NULL), KLD_OK);
+    kld_module_names names;
+    kld_module_names_init(&names, module);
+    assert_int_equal(kld_pattern_match_any(&p, &names, "Linear", &hit, NULL), KLD_OK);
     kld_pattern_free(&p);
     return hit;
 }
