@@ -60,9 +60,10 @@ void table_routes(text_out *o, const json_t *result) {
             char heading[128];
             (void)snprintf(heading, sizeof heading,
                            "Expert routes against the reference's: %lld tokens, %lld of %lld "
-                           "experts in %lld layers",
+                           "experts in %lld layer%s",
                            number_of(routes, "tokens"), number_of(own, "top_k"),
-                           number_of(own, "experts"), number_of(routes, "layers"));
+                           number_of(own, "experts"), number_of(routes, "layers"),
+                           number_of(routes, "layers") == 1 ? "" : "s");
             text_title(o, heading);
             text_put(o, "     %-*s %8s %8s %8s %8s %8s %10s %10s %10s\n", TEXT_NAME, "candidate",
                      "top-1", "slots", "overlap", "same set", "TV", "margin", "if equal",
