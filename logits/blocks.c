@@ -120,7 +120,8 @@ static kld_status attention(const struct job *j, kld_block block, kld_view y, bo
     kld_graph *g = j->g;
     const kld_config *c = &g->model->config;
     const kld_attention *a = j->a;
-    size_t q = a->heads * a->head_dim, k = a->kv_heads * a->head_dim, v = a->kv_heads * a->value_dim;
+    size_t q = a->heads * a->head_dim, k = a->kv_heads * a->head_dim,
+           v = a->kv_heads * a->value_dim;
     kld_view qa = buffer(j, g->qa, q), ka = own_keys(j, g->ka, k), va = own_keys(j, g->va, v);
     TRY(block == KLD_BLOCK_ATTENTION ? plain_qkv(j, qa, ka, va) : latent_qkv(j, qa, ka, va));
     kld_attend_args args = {.heads = a->heads,

@@ -143,7 +143,7 @@ static kld_status check_given(const kld_run *r, size_t layer, size_t w, size_t n
 static kld_status exchange(kld_run *r, size_t index, bool give, kld_err *err) {
     const kld_route_io *io = r->opt->routes;
     size_t k = r->model->config.router.top_k, layer = ordinal(r, index);
-    if (!io || !(give ? io->give != NULL : io->take != NULL)) return KLD_OK;
+    if (!io || !r->n_lanes || !(give ? io->give != NULL : io->take != NULL)) return KLD_OK;
     for (size_t w = 0; w < r->n_seqs; w++) {
         kld_lane *lane = &r->lane[w % r->n_lanes];
         kld_routes at = routes_at(&lane->routes, k, r->local[w]);

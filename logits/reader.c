@@ -124,8 +124,7 @@ static kld_status read_lines(struct reading *g, const struct kld_piece *p, size_
     if (p->first == 0) {
         sw->alpha = kld_weight_alpha(w, v);
         sw->global = w->global ? kld_scale_value(w->global, v.global, 0) : 1.0f;
-        if (w->format == KLD_FMT_FP8_TENSOR)
-            sw->global = kld_scale_value(w->scale, v.scale, 0);
+        if (w->format == KLD_FMT_FP8_TENSOR) sw->global = kld_scale_value(w->scale, v.scale, 0);
     }
     return KLD_OK;
 }
@@ -136,8 +135,8 @@ static kld_status read_aside(struct reading *g, const struct kld_piece *p, size_
     const kld_tensor *t = kld_weight_part(w, p->part);
     uint64_t from = p->first * element_bytes(t);
     const unsigned char *seen;
-    TRY(fetch(g, t, from, p->n * element_bytes(t), g->s->weight[p->weight].at[p->part] + from, lane, &room,
-              &seen, err));
+    TRY(fetch(g, t, from, p->n * element_bytes(t), g->s->weight[p->weight].at[p->part] + from, lane,
+              &room, &seen, err));
     return kld_weight_check_aside(w, p->part, seen, p->first, p->n, err);
 }
 

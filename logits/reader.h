@@ -32,7 +32,7 @@ typedef struct kld_reader {
     size_t n_pieces, max_pieces;
     kld_stage stage[2];
     kld_stage_weight *weights[2]; /* owned: what those hold */
-    kld_task *task; /* reading stage `next` */
+    kld_task *task;               /* reading stage `next` */
     size_t next;
     uint64_t bytes_read, device_bytes, host_bytes; /* read so far; memory taken */
     uint64_t nonfinite, zero_blocks, blocks;       /* of the stages handed out */

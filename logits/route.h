@@ -46,6 +46,7 @@ KLD_NUM void kld_route_groups(const kld_router *r, const float *score, const flo
                               kld_route_set *out) {
     size_t width = r->experts / r->groups;
     kld_route_set kept = {{0}};
+    if (!width) return; /* the config was checked: groups are of two experts at least */
     for (size_t n = 0; n < r->top_groups; n++) {
         size_t best = r->groups;
         float top = 0;

@@ -58,7 +58,7 @@ typedef struct kld_run {
     double start;       /* kld_seconds */
     size_t saved;       /* whole layers in the last checkpoint; SIZE_MAX = none, or part of one */
     kld_dispatch *dispatch; /* owned; NULL without experts */
-    double save_cost;   /* seconds of the last checkpoint, or a guess */
+    double save_cost;       /* seconds of the last checkpoint, or a guess */
 } kld_run;
 
 /* What a run of `rows` tokens on a device, with a longest window of `longest`, asks of it under
@@ -76,7 +76,8 @@ KLD_NODISCARD kld_status kld_run_next_stage(kld_run *r, kld_err *err);
 /* Wait for every lane. */
 KLD_NODISCARD kld_status kld_run_sync(kld_run *r, kld_err *err);
 
-/* Layer `index` over the windows from `first` on.  KLD_E_INTERRUPTED, with the state saved when the run keeps one. */
+/* Layer `index` over the windows from `first` on.  KLD_E_INTERRUPTED, with the state saved when the
+ * run keeps one. */
 KLD_NODISCARD kld_status kld_run_layer(kld_run *r, size_t index, size_t first, kld_err *err);
 
 /* Save the state if there is a place for it, then KLD_E_INTERRUPTED. */

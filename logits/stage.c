@@ -56,8 +56,8 @@ static bool candidate(const kld_model *m, const kld_stage_key *key, size_t i,
     if (i >= key->n_experts * EXPERT_SLOTS) return false;
     out->expert = i / EXPERT_SLOTS;
     out->slot = (kld_slot)(KLD_SLOT_EXPERT_GATE + i % EXPERT_SLOTS);
-    out->w = expert_weight(&m->layer[key->layer].expert[key->expert + out->expert],
-                           i % EXPERT_SLOTS);
+    out->w =
+        expert_weight(&m->layer[key->layer].expert[key->expert + out->expert], i % EXPERT_SLOTS);
     return true;
 }
 
@@ -93,7 +93,7 @@ void kld_stage_of(const kld_model *m, const kld_stage_key *key, kld_stage_weight
 
 /* How many experts of a layer make a group. */
 static size_t group_of(const kld_model *m, size_t layer, uint64_t group_bytes, size_t group) {
-    size_t n = m->config.router.experts;
+    size_t n = num_max(m->config.router.experts, 1); /* a layer with experts has some */
     if (group) return num_min(group, n);
     kld_stage_key one = {KLD_STAGE_EXPERTS, layer, 0, 1};
     uint64_t most = 1;
@@ -102,8 +102,8 @@ static size_t group_of(const kld_model *m, size_t layer, uint64_t group_bytes, s
         kld_stage_of(m, &one, NULL, &s);
         most = num_max(most, s.raw_bytes);
     }
-    size_t fit = (size_t)num_max(1, num_min(n, group_bytes / most));
-    return num_cdiv(n, num_cdiv(n, fit));
+    size_t fit = (size_t)num_max(1, num_min(n, group_bytes / most)), groups = num_cdiv(n, fit);
+    return groups ? num_cdiv(n, groups) : n;
 }
 
 static size_t count_groups(const kld_model *m, size_t layer, uint64_t group_bytes, size_t group) {

@@ -21,7 +21,7 @@ typedef enum kld_stage_kind {
 
 typedef struct kld_stage_key {
     kld_stage_kind kind;
-    size_t layer;            /* config.layers for the head */
+    size_t layer;             /* config.layers for the head */
     size_t expert, n_experts; /* KLD_STAGE_EXPERTS: first one, how many */
 } kld_stage_key;
 

@@ -35,8 +35,7 @@ kld_status kld_stream_open(kld_stream *s, const kld_backend *be, kld_device *dev
     s->spill.fd = -1;
     size_t bytes;
     if (!num_mul_size(rows, row_bytes(s), &bytes))
-        return kld_fail(err, KLD_E_NOMEM, "%zu rows of %zu columns are too many", rows,
-                        cols);
+        return kld_fail(err, KLD_E_NOMEM, "%zu rows of %zu columns are too many", rows, cols);
     kld_status st;
     if (!direct(s)) {
         s->stage_rows = num_min(rows, stage_rows);

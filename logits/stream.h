@@ -1,6 +1,6 @@
-/* logits/stream.h - values of every token of one device, [rows][cols] in its memory, in host memory,
- * or in a spill file, in that order of preference: the residual stream (FP32), and in a layer with
- * experts the normed rows that they read.  Floor 2. */
+/* logits/stream.h - values of every token of one device, [rows][cols] in its memory, in host
+ * memory, or in a spill file, in that order of preference: the residual stream (FP32), and in a
+ * layer with experts the normed rows that they read.  Floor 2. */
 #ifndef KLD_LOGITS_STREAM_H
 #define KLD_LOGITS_STREAM_H
 #include "kld/base/status.h"
@@ -18,7 +18,8 @@ typedef struct kld_stream {
     kld_device *dev; /* borrowed */
     kld_place place;
     size_t rows, cols, size; /* size: bytes of a value */
-    unsigned char *mem; /* owned; device memory, or host memory that the device copies from; NULL on disk */
+    unsigned char
+        *mem; /* owned; device memory, or host memory that the device copies from; NULL on disk */
     kld_spill spill;
     unsigned char *stage; /* owned [stage_rows][cols], host; NULL when mem can be used directly */
     size_t stage_rows;
@@ -29,9 +30,8 @@ typedef struct kld_stream {
  * host are the same.
  * KLD_E_NOMEM, KLD_E_DEVICE; KLD_E_IO when the spill directory has no room. */
 KLD_NODISCARD kld_status kld_stream_open(kld_stream *s, const kld_backend *be, kld_device *dev,
-                                         size_t rows, size_t cols, size_t size,
-                                         kld_place place, const char *spill_dir,
-                                         size_t stage_rows, kld_err *err);
+                                         size_t rows, size_t cols, size_t size, kld_place place,
+                                         const char *spill_dir, size_t stage_rows, kld_err *err);
 void kld_stream_close(kld_stream *s);
 
 /* For the device: rows [row0, row0+n) as a view of x.  It is x itself, which they are copied into,

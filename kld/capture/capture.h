@@ -34,9 +34,9 @@ typedef struct kld_capture_options {
     bool keep_routes;
     const char *replay; /* capture to replay, or NULL */
     bool ids_only;
-    bool hash_full;          /* also hash every byte of the checkpoint */
-    bool resume;             /* continue OUTPUT.partial */
-    bool force;              /* replace an existing output */
+    bool hash_full; /* also hash every byte of the checkpoint */
+    bool resume;    /* continue OUTPUT.partial */
+    bool force;     /* replace an existing output */
 } kld_capture_options;
 kld_capture_options kld_capture_defaults(void);
 

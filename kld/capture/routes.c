@@ -48,17 +48,16 @@ static kld_status open_book(kld_route_book **out, const kld_model *m, const kld_
     if (!layers)
         return kld_fail(err, KLD_E_UNSUPPORTED, "%s: a %s model without experts has no routes",
                         m->ckpt.dir, m->family);
-    TRY(NEW_ARRAY(out, 1, err));
-    kld_route_book *b = *out;
+    kld_route_book *b;
+    TRY(NEW_ARRAY(&b, 1, err));
     *b = (kld_route_book){.suite = suite, .layers = layers, .k = r->top_k, .experts = r->experts};
     b->writer.fd = b->spill.fd = -1;
     b->rows = rows_before(b, suite->n_windows);
     for (size_t w = 0; w < suite->n_windows; w++)
         b->longest = num_max(b->longest, suite->windows[w].n);
     kld_status st = NEW_ARRAY(&b->bytes, num_max(b->longest, 1) * row_bytes(b), err);
-    if (st == KLD_OK) return KLD_OK;
-    kld_routes_close(b);
-    *out = NULL;
+    if (st == KLD_OK) *out = b;
+    else kld_routes_close(b);
     return st;
 }
 
@@ -159,6 +158,7 @@ kld_status kld_routes_keep(kld_route_book **out, const kld_model *m, const kld_s
                            const char *dir, const kld_digest *run_id, kld_err *err) {
     TRY(open_book(out, m, suite, err));
     kld_route_book *b = *out;
+    if (!b) return KLD_E_INTERNAL; /* never: the analyzer cannot know what kld_fail returns */
     b->dir = dir;
     b->run_id = *run_id;
     b->io = (kld_route_io){.ctx = b, .take = take};
@@ -323,6 +323,7 @@ kld_status kld_routes_load(kld_route_book **out, const kld_model *m, const kld_s
     kld_capture *c;
     TRY(open_book(out, m, suite, err));
     kld_route_book *b = *out;
+    if (!b) return KLD_E_INTERNAL; /* never: the analyzer cannot know what kld_fail returns */
     b->io = (kld_route_io){.ctx = b, .give = give, .ids_only = ids_only};
     kld_status st = kld_capture_open(&c, path, err);
     if (st == KLD_OK) {

@@ -43,6 +43,11 @@ const char *kld_belong_activations(const kld_capture_info *i) {
 
 kld_status kld_belong_reference(const kld_capture *ref, kld_err *err) {
     const kld_capture_info *i = kld_capture_header(ref);
+    if (i->routes.mode != KLD_ROUTES_NATURAL)
+        return kld_fail(err, KLD_E_INPUT,
+                        "%s: was captured with the routes of another capture (--routes %s=) and "
+                        "cannot be a reference; put the natural capture first",
+                        kld_capture_path(ref), kld_route_mode_name(i->routes.mode));
     if (!i->has_reference) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT,
                     "%s: was itself captured against reference '%s' and cannot be a reference; "
@@ -62,6 +67,19 @@ static kld_status names_reference(const kld_capture *ref, const kld_capture *can
                     kld_digest_hex(&content, b));
 }
 
+/* Models of one architecture send a token to as many experts in as many layers. */
+static kld_status same_experts(const kld_route_info *r, const kld_route_info *c, kld_err *err) {
+    if (!r->layers || !c->layers) return KLD_OK;
+    if (r->layers == c->layers && r->top_k == c->top_k && r->experts == c->experts) return KLD_OK;
+    return kld_fail(
+        err, KLD_E_INPUT,
+        "experts differ: %llu layers with %llu of %llu experts a token in the reference, %llu with "
+        "%llu of %llu in the candidate; capture it without --routes to compare the rest",
+        (unsigned long long)r->layers, (unsigned long long)r->top_k, (unsigned long long)r->experts,
+        (unsigned long long)c->layers, (unsigned long long)c->top_k,
+        (unsigned long long)c->experts);
+}
+
 static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool allow_mismatch,
                           bool *mismatch, kld_err *err) {
     const kld_capture_info *r = kld_capture_header(ref), *c = kld_capture_header(cand);
@@ -71,6 +89,7 @@ static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool 
     TRY(same_count("windows", r->windows, c->windows, err));
     TRY(same_count("positions", r->positions, c->positions, err));
     TRY(names_reference(ref, cand, err));
+    TRY(same_experts(&r->routes, &c->routes, err));
     *mismatch = !same_engine(r, c);
     if (*mismatch && !allow_mismatch)
         return kld_fail(err, KLD_E_INPUT,

@@ -16,6 +16,9 @@ struct run {
     size_t n_cands;
     kld_capture *ref, **cand;  /* cand: owned array; a self comparison opens the file twice */
     kld_report_side *side;     /* owned [n_cands] */
+    kld_role *role;            /* owned [n_cands] */
+    kld_quad *quad;            /* owned [n_cands] */
+    kld_route_tally *routes;   /* owned [n_cands] */
     size_t *window, n_windows; /* owned: windows of the partition */
     kld_tally tally;
 };
@@ -26,6 +29,8 @@ struct job {
     kld_window_meta meta;
     size_t n, first;
     kld_position **pos; /* owned [n_cands] of owned [n] */
+    uint64_t tokens;
+    kld_route_sums **routes; /* owned [n_cands] of owned [layers], or NULL where not compared */
     kld_status st;
     kld_err err;
 };
@@ -48,6 +53,29 @@ static kld_status open_all(struct run *r, const char *ref_path, const char *cons
         s->content = kld_capture_digest(r->cand[k]);
         s->path = cand_paths[k];
         s->self = kld_same_digest(&s->content, &ref_content);
+    }
+    return KLD_OK;
+}
+
+/* Two sides whose own routers chose, and who both tell. */
+static bool routes_kept(const kld_capture_info *i) {
+    return i->routes.kept && i->routes.mode == KLD_ROUTES_NATURAL;
+}
+
+/* Who ran with whose routes, and what is compared because of it. */
+static kld_status find_roles(struct run *r, const char *ref_path, kld_report_side *ref,
+                             kld_err *err) {
+    const kld_capture_info *info = kld_capture_header(r->ref);
+    *ref = (kld_report_side){.info = info, .content = kld_capture_digest(r->ref), .path = ref_path};
+    TRY(NEW_ARRAY(&r->role, r->n_cands, err));
+    TRY(NEW_ARRAY(&r->quad, r->n_cands, err));
+    TRY(NEW_ARRAY(&r->routes, r->n_cands, err));
+    kld_roles_find(ref, r->side, r->n_cands, r->role, r->quad);
+    for (size_t k = 0; k < r->n_cands; k++) {
+        bool both = routes_kept(info) && routes_kept(r->side[k].info);
+        TRY(kld_route_tally_begin(&r->routes[k], both ? info->routes.layers : 0, err));
+        const long *q = r->quad[k].k;
+        if (q[KLD_QXQ] >= 0 && q[KLD_BXQ] >= 0 && q[KLD_QXB] >= 0) kld_tally_contrast(&r->tally, q);
     }
     return KLD_OK;
 }
@@ -108,12 +136,17 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
     kld_position_options opt = {
         .vocab = info->vocab, .top_p = r->opt->top_p, .overlap_k = r->opt->overlap_k};
     TRY(NEW_ARRAY(&j->pos[k], ref->n, err));
-    if (r->side[k].self) return kld_positions_compare(ref, ref, &opt, j->pos[k], err);
+    TRY(NEW_ARRAY(&j->routes[k], r->routes[k].layers, err));
+    if (r->side[k].self) {
+        if (j->routes[k]) TRY(kld_routes_compare(ref, ref, j->routes[k], err));
+        return kld_positions_compare(ref, ref, &opt, j->pos[k], err);
+    }
     kld_records own = {0};
     const kld_records *relative = r->side[k].info->has_reference ? ref : NULL;
     kld_status st = kld_capture_read(r->cand[k], j->window, relative, &own, NULL, err);
     if (st == KLD_OK) {
         st = kld_positions_compare(ref, &own, &opt, j->pos[k], err);
+        if (st == KLD_OK && j->routes[k]) st = kld_routes_compare(ref, &own, j->routes[k], err);
         st = kld_where(err, st, "window %zu", j->window);
     }
     kld_records_free(&own);
@@ -124,11 +157,14 @@ static void compare_window(struct run *r, struct job *j) {
     kld_records ref = {0};
     j->st = kld_calloc((void **)&j->pos, r->n_cands, sizeof(kld_position *), &j->err);
     if (j->st == KLD_OK)
+        j->st = kld_calloc((void **)&j->routes, r->n_cands, sizeof(kld_route_sums *), &j->err);
+    if (j->st == KLD_OK)
         j->st =
             kld_where(&j->err, kld_capture_read(r->ref, j->window, NULL, &ref, &j->meta, &j->err),
                       "%s", kld_capture_path(r->ref));
     j->n = ref.n;
     j->first = ref.first;
+    j->tokens = ref.route_tokens;
     for (size_t k = 0; k < r->n_cands && j->st == KLD_OK; k++)
         j->st = compare_candidate(r, j, k, &ref, &j->err);
     kld_records_free(&ref);
@@ -136,7 +172,9 @@ static void compare_window(struct run *r, struct job *j) {
 
 static void job_free(struct run *r, struct job *j) {
     for (size_t k = 0; j->pos && k < r->n_cands; k++) kld_free(j->pos[k]);
+    for (size_t k = 0; j->routes && k < r->n_cands; k++) kld_free(j->routes[k]);
     kld_free(j->pos);
+    kld_free(j->routes);
     *j = (struct job){0};
 }
 
@@ -155,6 +193,10 @@ static kld_status compare_batch(struct run *r, struct job *jobs, size_t from, kl
         if (st == KLD_OK)
             st = kld_tally_window(&r->tally, j->window, &j->meta, j->first, j->n,
                                   (const kld_position *const *)j->pos, err);
+        for (size_t k = 0; k < r->n_cands && st == KLD_OK; k++)
+            if (j->routes[k])
+                st = kld_route_tally_window(&r->routes[k], r->tally.last_cluster, j->tokens,
+                                            j->routes[k], err);
         job_free(r, j);
     }
     return st;
@@ -174,15 +216,29 @@ static kld_status compare_windows(struct run *r, kld_err *err) {
     return st;
 }
 
-static kld_status build(struct run *r, const char *ref_path, json_t **out, kld_err *err) {
+static kld_status build(struct run *r, const kld_report_side *ref, json_t **out, kld_err *err) {
     kld_report report = {.opt = r->opt,
                          .tally = &r->tally,
-                         .ref = {.info = kld_capture_header(r->ref),
-                                 .content = kld_capture_digest(r->ref),
-                                 .path = ref_path},
-                         .cand = r->side};
+                         .ref = *ref,
+                         .cand = r->side,
+                         .role = r->role,
+                         .quad = r->quad,
+                         .routes = r->routes};
     kld_tally_end(&r->tally);
     return kld_report_build(&report, out, err);
+}
+
+static void close_all(struct run *r) {
+    kld_tally_free(&r->tally);
+    for (size_t k = 0; r->routes && k < r->n_cands; k++) kld_route_tally_free(&r->routes[k]);
+    kld_free(r->routes);
+    kld_free(r->quad);
+    kld_free(r->role);
+    kld_free(r->window);
+    for (size_t k = 0; r->cand && k < r->n_cands; k++) kld_capture_close(r->cand[k]);
+    kld_free(r->cand);
+    kld_free(r->side);
+    kld_capture_close(r->ref);
 }
 
 kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, size_t n_cands,
@@ -190,19 +246,16 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
     *out = NULL;
     TRY(kld_compare_check(opt, n_cands, err));
     struct run r = {.opt = opt, .n_cands = n_cands};
+    kld_report_side ref;
     kld_status st;
     TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
     TRY_TO(done, choose_windows(&r, err));
     TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));
+    TRY_TO(done, find_roles(&r, ref_path, &ref, err));
     TRY_TO(done, compare_windows(&r, err));
-    TRY_TO(done, build(&r, ref_path, out, err));
+    TRY_TO(done, build(&r, &ref, out, err));
 done:
-    kld_tally_free(&r.tally);
-    kld_free(r.window);
-    for (size_t k = 0; r.cand && k < n_cands; k++) kld_capture_close(r.cand[k]);
-    kld_free(r.cand);
-    kld_free(r.side);
-    kld_capture_close(r.ref);
+    close_all(&r);
     return st;
 }
 

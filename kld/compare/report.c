@@ -59,9 +59,13 @@ static size_t pair_column(const kld_report *r, size_t pair) {
     return r->tally->n_cands * KLD_METRICS + 2 * pair;
 }
 
+size_t kld_report_contrast(const kld_report *r, size_t contrast) {
+    return pair_column(r, r->tally->n_pairs) + contrast;
+}
+
 static kld_status fill_sums(kld_report *r, double **num, double **den, kld_err *err) {
     const kld_tally *t = r->tally;
-    size_t cols = t->n_cands * KLD_METRICS + 2 * t->n_pairs, all;
+    size_t cols = kld_report_contrast(r, t->n_contrasts), all;
     if (!num_mul_size(t->clusters, cols, &all))
         return kld_fail(err, KLD_E_NOMEM, "%zu clusters are too many", t->clusters);
     TRY(NEW_ARRAY(num, all, err));
@@ -80,6 +84,10 @@ static kld_status fill_sums(kld_report *r, double **num, double **den, kld_err *
             x[at] = t->pair[p].sum_a[c];
             x[at + 1] = t->pair[p].sum_b[c];
             y[at] = y[at + 1] = t->pair[p].n[c];
+        }
+        for (size_t k = 0; k < t->n_contrasts; k++) {
+            x[kld_report_contrast(r, k)] = t->contrast[k].sum[c];
+            y[kld_report_contrast(r, k)] = t->contrast[k].n[c];
         }
     }
     r->sums = (kld_cluster_sums){.clusters = t->clusters,
@@ -149,7 +157,8 @@ static bool zero_digest(const kld_digest *d) {
 }
 
 /* The candidate that is the reference measured again: a repeat capture rather than the file
- * itself, if there is one.  -1 without. */
+ * itself, if there is one.  -1 without.  With routes from a capture it is no measurement of noise:
+ * it takes over what a router would have decided anew. */
 static long floor_candidate(const kld_report *r) {
     long found = -1;
     const kld_capture_info *ref = r->ref.info;
@@ -158,7 +167,8 @@ static long floor_candidate(const kld_report *r) {
         bool same = memcmp(&c->info->model, &ref->model, sizeof ref->model) == 0;
         if (!zero_digest(&ref->model_full) && !zero_digest(&c->info->model_full))
             same = same && memcmp(&c->info->model_full, &ref->model_full, sizeof(kld_digest)) == 0;
-        same = same && !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
+        same = same && c->info->routes.mode == KLD_ROUTES_NATURAL &&
+               !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
         if (!(c->self || (same && !c->arithmetic_mismatch))) continue;
         if (found < 0 || (r->cand[found].self && !c->self)) found = (long)k;
     }
@@ -201,6 +211,7 @@ static void reference(kld_report *r, json_t *top) {
     kld_emit_count(e, o, "top_k", i->top_k);
     kld_emit_count(e, o, "tail_samples", i->tail_samples);
     kld_emit_real(e, o, "tail_mass", i->tail_mass);
+    kld_report_routing(r, i, NULL, o);
     kld_emit_value(e, o, "engine", i->engine ? json_deep_copy(i->engine) : json_null());
     kld_emit_value(e, o, "quant", i->quant ? json_deep_copy(i->quant) : json_null());
 }

@@ -4,22 +4,13 @@
 #include "kld/base/json.h"
 #include "kld/compare/emit.h"
 #include "kld/compare/options.h"
+#include "kld/compare/roles.h"
+#include "kld/compare/routes.h"
 #include "kld/compare/stats.h"
 #include "kld/compare/tally.h"
-#include "kld/store/capture.h"
-#include <stdbool.h>
 #include <stddef.h>
 
 KLD_EXTERN_C_BEGIN
-
-/* One capture in the report; everything borrowed. */
-typedef struct kld_report_side {
-    const kld_capture_info *info;
-    kld_digest content;
-    const char *path;
-    bool self;                /* the candidate is the reference's own content */
-    bool arithmetic_mismatch; /* against the reference */
-} kld_report_side;
 
 /* Ratios kept by cluster for each candidate, and their intervals. */
 enum { KLD_METRICS = 13 };
@@ -28,7 +19,10 @@ typedef struct kld_report {
     const kld_compare_options *opt;
     const kld_tally *tally; /* after kld_tally_end */
     kld_report_side ref;
-    const kld_report_side *cand; /* [tally->n_cands] */
+    const kld_report_side *cand; /* [tally->n_cands], as are the next three */
+    const kld_role *role;
+    const kld_quad *quad;
+    const kld_route_tally *routes;
 
     /* Filled by kld_report_build. */
     kld_cluster_sums sums;
@@ -41,7 +35,7 @@ typedef struct kld_report {
 /* *out is owned.  Only the first block of *r is read.  KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_report_build(kld_report *r, json_t **out, kld_err *err);
 
-/* ---- shared by report.c and report_candidate.c -------------------------------------- */
+/* ---- shared by report.c, report_candidate.c and report_routes.c ---------------------- */
 
 /* Interval of a column of candidate k; none when the column is not one of the metrics kept by
  * cluster or when it has infinite values. */
@@ -53,6 +47,15 @@ typedef struct kld_metric {
     kld_scale scale;
 } kld_metric;
 extern const kld_metric KLD_METRIC[KLD_METRICS];
+
+/* Column of a contrast in sums. */
+size_t kld_report_contrast(const kld_report *r, size_t contrast);
+
+/* Members "routing" (reference and candidates), "routes" and "cells" (candidates). */
+void kld_report_routing(kld_report *r, const kld_capture_info *info, const kld_role *role,
+                        json_t *o);
+void kld_report_routes(kld_report *r, size_t k, json_t *o);
+void kld_report_cells(kld_report *r, size_t k, json_t *o);
 
 /* Member object of candidate k appended to candidates. */
 void kld_report_candidate(kld_report *r, size_t k, json_t *candidates);

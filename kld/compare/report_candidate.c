@@ -237,6 +237,7 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
                   : side->info->has_reference ? "at the reference's ids"
                                               : "independent");
     kld_emit_bool(e, o, "arithmetic_mismatch", side->arithmetic_mismatch);
+    kld_report_routing(r, side->info, &r->role[k], o);
     kld_emit_count(e, o, "positions", c->all.positions);
     kld_emit_text(e, o, "status", !valid ? "invalid" : partial ? "partial" : "ok");
     kld_emit_bool(e, o, "valid", valid);
@@ -251,6 +252,8 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     perplexity(r, k, o);
     kld_emit_real(e, o, "tail_mass", kld_group_mean(&c->all, KLD_COL_TAIL));
     groups(r, k, o);
+    kld_report_routes(r, k, o);
+    kld_report_cells(r, k, o);
     kld_emit_value(e, o, "engine",
                    side->info->engine ? json_deep_copy(side->info->engine) : json_null());
     kld_emit_value(e, o, "quant",

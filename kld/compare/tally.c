@@ -51,10 +51,15 @@ kld_status kld_tally_begin(kld_tally *t, size_t n_cands, kld_err *err) {
     *t = (kld_tally){.n_cands = n_cands};
     kld_status st = NEW_ARRAY(&t->cand, n_cands, err);
     if (st == KLD_OK) st = make_pairs(t, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&t->contrast, n_cands, err);
     if (st == KLD_OK && !(t->index = json_object()))
         st = kld_fail(err, KLD_E_NOMEM, "out of memory");
     if (st != KLD_OK) kld_tally_free(t);
     return st;
+}
+
+void kld_tally_contrast(kld_tally *t, const long k[KLD_CELLS]) {
+    memcpy(t->contrast[t->n_contrasts++].k, k, sizeof t->contrast->k);
 }
 
 void kld_tally_free(kld_tally *t) {
@@ -68,6 +73,11 @@ void kld_tally_free(kld_tally *t) {
         kld_free(t->pair[k].sum_b);
         kld_free(t->pair[k].n);
     }
+    for (size_t k = 0; k < t->n_contrasts; k++) {
+        kld_free(t->contrast[k].sum);
+        kld_free(t->contrast[k].n);
+    }
+    kld_free(t->contrast);
     kld_free(t->cand);
     kld_free(t->pair);
     kld_free(t->cluster_name);
@@ -113,6 +123,10 @@ static kld_status add_cluster(kld_tally *t, const char *name, uint32_t stratum, 
             TRY(GROW(&t->pair[k].sum_a, old, cap, err));
             TRY(GROW(&t->pair[k].sum_b, old, cap, err));
             TRY(GROW(&t->pair[k].n, old, cap, err));
+        }
+        for (size_t k = 0; k < t->n_contrasts; k++) {
+            TRY(GROW(&t->contrast[k].sum, old, cap, err));
+            TRY(GROW(&t->contrast[k].n, old, cap, err));
         }
         t->cap_clusters = cap;
     }
@@ -261,6 +275,19 @@ static void add_pair(kld_pair_tally *pair, const kld_position *const *pos, size_
     }
 }
 
+static void add_contrast(kld_contrast_tally *x, const kld_position *const *pos, size_t n,
+                         uint32_t cluster) {
+    static const double SIGN[KLD_CELLS] = {1, -1, -1, 1};
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int c = 0; c < KLD_CELLS; c++)
+            if (x->k[c] >= 0) sum += SIGN[c] * pos[x->k[c]][i].v[KLD_COL_ESTIMATE + KLD_DIV_KL];
+        if (!isfinite(sum)) continue;
+        x->sum[cluster] += sum;
+        x->n[cluster] += 1;
+    }
+}
+
 static kld_status room_for(kld_candidate_tally *c, size_t n, kld_err *err) {
     if (c->n_values + n <= c->cap_values) return KLD_OK;
     size_t cap = num_max(c->n_values + n, 2 * c->cap_values);
@@ -290,6 +317,8 @@ kld_status kld_tally_window(kld_tally *t, size_t window, const kld_window_meta *
         add_expected(c, pos[k], n);
     }
     for (size_t k = 0; k < t->n_pairs; k++) add_pair(&t->pair[k], pos, n, cluster);
+    for (size_t k = 0; k < t->n_contrasts; k++) add_contrast(&t->contrast[k], pos, n, cluster);
+    t->last_cluster = cluster;
     t->scored += n;
     t->windows++;
     return KLD_OK;

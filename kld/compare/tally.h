@@ -5,6 +5,7 @@
 #include "kld/base/json.h"
 #include "kld/base/mem.h"
 #include "kld/compare/position.h"
+#include "kld/compare/roles.h"
 #include "kld/store/capture.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,10 +65,19 @@ typedef struct kld_pair_tally {
     uint64_t lower, equal, higher; /* positions where b's KL is lower, ... than a's */
 } kld_pair_tally;
 
+/* Natural KL less what experts and routes explain each alone, QxQ - BxQ - QxB + BxB, over the
+ * positions where all have a finite estimate. */
+typedef struct kld_contrast_tally {
+    long k[KLD_CELLS]; /* candidates in order of kld_cell; KLD_NO_CAPTURE counts as 0 */
+    double *sum, *n;   /* owned [clusters] */
+} kld_contrast_tally;
+
 typedef struct kld_tally {
-    size_t n_cands, n_pairs;
-    kld_candidate_tally *cand; /* owned */
-    kld_pair_tally *pair;      /* owned */
+    size_t n_cands, n_pairs, n_contrasts;
+    kld_candidate_tally *cand;    /* owned */
+    kld_pair_tally *pair;         /* owned */
+    kld_contrast_tally *contrast; /* owned [n_cands], of which n_contrasts are in use */
+    uint32_t last_cluster;        /* of the window added last */
     size_t clusters, strata, cap_clusters, cap_strata;
     const char **cluster_name, **stratum_name; /* owned arrays of arena strings */
     uint32_t *stratum_of;                      /* owned [clusters] */
@@ -79,6 +89,8 @@ typedef struct kld_tally {
 /* All pairs of up to 16 candidates; of more, neighbours only.  KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_tally_begin(kld_tally *t, size_t n_cands, kld_err *err);
 void kld_tally_free(kld_tally *t);
+/* Keep the contrast of these cells, too; before the first window, once a candidate. */
+void kld_tally_contrast(kld_tally *t, const long k[KLD_CELLS]);
 
 /* Add one window.  pos[k][n] are candidate k's positions first .. first+n-1 of it.
  * A window without a cluster is one by its source; without a source, by itself.  Clusters of

@@ -36,7 +36,22 @@ static double real(const json_t *o, const char *a, const char *b) {
     return json_number_value(at(o, a, b));
 }
 
+/* The reference with its own routes given back to it must give its own distributions. */
+static bool replay_broken(const json_t *c) {
+    const char *cell = json_string_value(at(c, "routing", "cell"));
+    const json_t *mean = at(c, "kl", "mean");
+    if (!cell || strcmp(cell, "BxB") != 0) return false;
+    return real(c, "kl", "mean") != 0 || real(c, "kl", "lower_bound") != 0 ||
+           (json_is_null(mean) && count(c, "kl", "infinite") > 0);
+}
+
 static void about_rows(struct list *l, long k, const json_t *c) {
+    if (replay_broken(c))
+        warn(l, "replay_broken", k,
+             "the reference with its own routes must score exactly 0 and scores %.4g (bound "
+             "%.4g): replay is broken, or this is another checkpoint of the same shape (--hash "
+             "full tells). The cells cannot be trusted",
+             real(c, "kl", "mean"), real(c, "kl", "lower_bound"));
     long long excluded = count(c, "nonfinite", "excluded");
     if (!json_is_true(json_object_get(c, "valid"))) {
         warn(l, "invalid", k,
@@ -87,7 +102,9 @@ static void about_precision(struct list *l, long k, const json_t *c, bool is_flo
              "%lld of %lld positions have a nucleus wider than the stored list and are left out of "
              "the nucleus metrics. Raise --top-k",
              undecided, n);
-    if (json_is_false(json_object_get(c, "resolved")) && !is_floor)
+    const char *cell = json_string_value(at(c, "routing", "cell"));
+    bool check = cell && strcmp(cell, "BxB") == 0; /* 0 is what it is meant to score */
+    if (json_is_false(json_object_get(c, "resolved")) && !is_floor && !check)
         warn(l, "not_resolved", k,
              "its mean KL is within twice the noise floor: not resolved from the reference "
              "measured again");
@@ -119,6 +136,63 @@ static void about_activations(struct list *l, const json_t *result) {
              "captured with activations %s, other candidates with %s: part of what sets them apart "
              "is that",
              mode_of(c), mode_of(first));
+    }
+}
+
+static const char *text_at(const json_t *o, const char *a, const char *b) {
+    const char *s = json_string_value(at(o, a, b));
+    return s ? s : "";
+}
+
+/* A replay says why it fills no cell, unless it was never meant to. */
+static void about_replay(struct list *l, long k, const json_t *c) {
+    const char *why = text_at(c, "routing", "left_out");
+    bool pinned = strcmp(text_at(c, "routing", "mode"), "replay-ids") == 0;
+    if (strcmp(text_at(c, "routing", "source"), "elsewhere") == 0)
+        warn(l, "replay_source", k,
+             "its routes are those of a capture that is not here (content digest %.12s): add that "
+             "capture, or replay those of the reference or of a candidate",
+             text_at(c, "routing", "source_digest"));
+    else if (strcmp(why, "checkpoint") == 0)
+        warn(l, "replay_unplaced", k,
+             "no natural capture of its checkpoint is here, so it is in no table of cells. Add it");
+    else if (strcmp(why, "arithmetic") == 0)
+        warn(l, "replay_unplaced", k,
+             "captured with other arithmetic than the natural capture of its checkpoint, so it is "
+             "in no table of cells: the difference would not be the routes' alone");
+    else if (strcmp(why, "repeated") == 0)
+        warn(l, "replay_unplaced", k,
+             "an earlier candidate has the same checkpoint and routes; that one is in the cells");
+    if (pinned)
+        warn(l, "id_pinned", k,
+             "id-pinned: its experts are those of another capture, their weights its own routers'. "
+             "This is no fixed-route result. Use --routes replay=FILE for one");
+}
+
+static void about_routes(struct list *l, const json_t *result) {
+    const json_t *cands = json_object_get(result, "candidates");
+    bool kept = json_is_true(at(json_object_get(result, "reference"), "routing", "kept"));
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        const json_t *c = json_array_get(cands, k);
+        const char *mode = text_at(c, "routing", "mode");
+        bool own = json_is_true(at(c, "routing", "kept"));
+        if (*mode && strcmp(mode, "natural") != 0) {
+            about_replay(l, (long)k, c);
+            continue;
+        }
+        if (kept != own)
+            warn(l, "routes_missing", (long)k,
+                 "%s keeps routes, %s does not, so they are not compared. Capture both with "
+                 "--routes capture",
+                 kept ? "the reference" : "this candidate",
+                 kept ? "this candidate" : "the reference");
+        const json_t *all = at(c, "routes", "overall");
+        long long undecided = count(all, "weight_tv_undecided", NULL);
+        if (undecided > 0)
+            warn(l, "route_weights", (long)k,
+                 "at %lld places the weights of experts are negative, not finite or all 0; they "
+                 "are left out of the TV of weights",
+                 undecided);
     }
 }
 
@@ -167,5 +241,6 @@ void kld_compare_warnings(kld_emit *e, json_t *result) {
         about_precision(&l, (long)k, json_array_get(cands, k),
                         floor && (size_t)json_integer_value(floor) == k);
     about_activations(&l, result);
+    about_routes(&l, result);
     about_suite(&l, result);
 }

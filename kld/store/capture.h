@@ -103,8 +103,9 @@ KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char
  * Synced to disk at least once a second of writing, so a crash loses little.
  * KLD_E_INPUT    meta does not fit the rows, or a string in it is longer than 4,096 bytes.
  * KLD_E_NUMERIC  NaN or +inf where a log-probability must be, or a mass above 1.
- * KLD_E_INTERNAL shapes other than the header's, unsorted lists, ids outside the vocabulary.
- * KLD_E_IO       the write failed; the partial can be resumed, but not through this w. */
+ * KLD_E_INTERNAL shapes other than the header's, unsorted lists, ids outside the vocabulary,
+ * experts that do not exist or are twice in a route. KLD_E_IO       the write failed; the partial
+ * can be resumed, but not through this w. */
 KLD_NODISCARD kld_status kld_capture_add(kld_capture_writer *w, const kld_window_meta *meta,
                                          const kld_records *r, const kld_records *ref,
                                          kld_err *err);

@@ -19,12 +19,12 @@ typedef enum column_id {
     COL_ENTROPY,
     COL_TAIL_MASS,
     COL_TAIL_IDS,
-    COL_TAIL_LP,     /* coded */
-    COL_REF_LP,      /* candidate: at the reference's ids, coded */
-    COL_REF_TAIL_LP, /* candidate: at the reference's draws, coded */
-    COL_EXTRA,       /* candidate: ids in COL_IDS, a row */
-    COL_TOP1,        /* candidate: most probable id */
-    COL_WIDE,        /* FP32 values that the grid cannot hold, in order of coding */
+    COL_TAIL_LP,       /* coded */
+    COL_REF_LP,        /* candidate: at the reference's ids, coded */
+    COL_REF_TAIL_LP,   /* candidate: at the reference's draws, coded */
+    COL_EXTRA,         /* candidate: ids in COL_IDS, a row */
+    COL_TOP1,          /* candidate: most probable id */
+    COL_WIDE,          /* FP32 values that the grid cannot hold, in order of coding */
     COL_ROUTE_ID = 17, /* routes, when kept: token by token, layer by layer, slot by slot */
     COL_ROUTE_WEIGHT,  /* FP32 bits, alike */
     COL_ROUTE_MARGIN,  /* FP32 bits, one a token and layer */

@@ -134,6 +134,18 @@ static kld_status add_at_reference(columns *c, const kld_records *r, size_t i,
     return KLD_OK;
 }
 
+/* An expert that does not exist, or that a token has twice: a reader refuses both. */
+static bool routes_sound(const kld_route_info *t, const kld_records *r) {
+    size_t k = r->route_k;
+    for (size_t i = 0; i < r->route_tokens * r->route_layers * k; i++) {
+        const uint32_t *id = &r->route_id[i];
+        if (*id >= t->experts) return false;
+        for (size_t j = 1; j <= i % k; j++)
+            if (*(id - j) == *id) return false;
+    }
+    return true;
+}
+
 static kld_status check_shapes(const kld_capture_info *info, uint64_t tokens, const kld_records *r,
                                const kld_records *ref, kld_err *err) {
     bool ok =
@@ -147,9 +159,8 @@ static kld_status check_shapes(const kld_capture_info *info, uint64_t tokens, co
     }
     const kld_route_info *t = &info->routes;
     if (ok && t->kept)
-        ok = r->route_layers == t->layers && r->route_k == t->top_k && r->route_tokens == tokens;
-    for (size_t i = 0; ok && t->kept && i < tokens * t->layers * t->top_k; i++)
-        ok = r->route_id[i] < t->experts;
+        ok = r->route_layers == t->layers && r->route_k == t->top_k && r->route_tokens == tokens &&
+             routes_sound(t, r);
     if (ok) return KLD_OK;
     return kld_fail(err, KLD_E_INTERNAL, "records do not have the shape that the header promises");
 }

@@ -84,16 +84,13 @@ const char *kld_route_mode_name(kld_route_mode m) {
     return m < KLD_ROUTES_MODES ? route_modes[m] : "?";
 }
 
-static bool has_routes(const kld_route_info *r) {
-    return r->kept || r->mode != KLD_ROUTES_NATURAL;
-}
+static bool has_routes(const kld_route_info *r) { return r->kept || r->mode != KLD_ROUTES_NATURAL; }
 
 static json_t *routes_value(const kld_route_info *r) {
     char hex[KLD_SHA256_HEX];
     return json_pack("{s:s, s:b, s:I, s:I, s:I, s:s}", "mode", kld_route_mode_name(r->mode), "kept",
                      (int)r->kept, "layers", (json_int_t)r->layers, "top_k", (json_int_t)r->top_k,
-                     "experts", (json_int_t)r->experts, "source",
-                     kld_digest_hex(&r->source, hex));
+                     "experts", (json_int_t)r->experts, "source", kld_digest_hex(&r->source, hex));
 }
 
 static kld_status parse_routes(kld_route_info *r, const json_t *root, kld_err *err) {
@@ -302,8 +299,8 @@ kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t n
         kld_err ignored;
         if (va && vb && kld_json_dump(va, false, &ta, &ignored) == KLD_OK &&
             kld_json_dump(vb, false, &tb, &ignored) == KLD_OK)
-            st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s",
-                          name, (char *)ta.data, (char *)tb.data);
+            st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s", name,
+                          (char *)ta.data, (char *)tb.data);
         kld_buf_free(&ta);
         kld_buf_free(&tb);
         break;

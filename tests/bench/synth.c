@@ -33,8 +33,10 @@ typedef struct shape {
 
 static const shape shapes[] = {
     {"1b", "Qwen3ForCausalLM", 1024, 3072, 28, 16, 8, 128, 151936, true, true, 0, 0, 0, 0, 0, 0, 0},
-    {"8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, false, true, 0, 0, 0, 0, 0, 0, 0},
-    {"70b", "LlamaForCausalLM", 8192, 28672, 80, 64, 8, 128, 128256, false, false, 0, 0, 0, 0, 0, 0, 0},
+    {"8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, false, true, 0, 0, 0, 0, 0, 0,
+     0},
+    {"70b", "LlamaForCausalLM", 8192, 28672, 80, 64, 8, 128, 128256, false, false, 0, 0, 0, 0, 0, 0,
+     0},
     /* GLM-4.7-Flash */
     {"30b-a3b", "Glm4MoeLiteForCausalLM", 2048, 10240, 47, 20, 20, 256, 154880, false, false, 768,
      512, 192, 64, 64, 4, 1536},
@@ -256,8 +258,9 @@ static void write_config(const plan *p, const char *dir, size_t layers) {
         static kld_layer one;
         static const kld_tensor router = {.name = "model.layers.1.mlp.gate.weight"};
         kld_model source = {.ckpt = {.config = c}, .layer = &one, .config = {.layers = 1}};
-        if (s->experts) one.slot[KLD_SLOT_ROUTER].data = &router; /* a name for the list of what
-                                                                     is not quantized */
+        if (s->experts)
+            one.slot[KLD_SLOT_ROUTER].data = &router; /* a name for the list of what
+                                                         is not quantized */
         kld_target_format f = p->block == 16 ? KLD_TARGET_NVFP4_MODELOPT : KLD_TARGET_MXFP4_CT;
         need(kld_quantize_write_config(dir, &source, f, &err), &err);
     }

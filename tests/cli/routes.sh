@@ -51,6 +51,21 @@ for c in q bq qb ids; do
 done
 [ "$(sort -u mean.q mean.bq mean.qb mean.ids | wc -l)" = 4 ] || fail "cells agree: $(cat mean.*)"
 
+# All on one command line: who ran with whose routes is known from the headers.
+expect 0 "$kld" compare b.zst q.zst bq.zst qb.zst bb.zst ids.zst --json
+[ "$(field out BxB)" = 0.0 ] || fail "BxB is $(field out BxB)"
+for c in q:QxQ bq:BxQ qb:QxB; do
+    [ "$(field out "${c#*:}")" = "$(cat mean.${c%:*})" ] || fail "${c#*:} is $(field out "${c#*:}")"
+done
+[ "$(field out interaction)" != null ] || fail "no interaction"
+expect 0 "$kld" compare b.zst q.zst bq.zst qb.zst
+shows 'Expert routes against the reference'
+shows 'whose routes (rows) x whose weights (columns)'
+expect 0 "$kld" compare b.zst qb.zst
+shows 'routes are those of a capture that is not here'
+expect 3 "$kld" compare bq.zst q.zst
+says 'cannot be a reference'
+
 # Killed in between, the resumed capture is the same, routes of finished layers included.
 start=$(date +%s%N)
 expect 0 capture --model cand --ref b.zst -o whole.zst --routes capture

@@ -1,10 +1,12 @@
 /* Captures from outside.  The SHA-256 checks stop nearly every mutation, so beside opening the
  * input as a file, its header and footer are sealed again after the mutation, and it is taken as
  * one window's frame or content and put through the decoder directly: as a reference's window,
- * and as a candidate's against fixed records.  What decodes is compared. */
+ * with routes and without, and as a candidate's against fixed records.  What decodes is compared.
+ */
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
 #include "kld/compare/position.h"
+#include "kld/compare/routes.h"
 #include "kld/store/capture.h"
 #include "kld/store/frame.h"
 
@@ -49,6 +51,23 @@ static void compare(const kld_records *ref, const kld_records *cand) {
     kld_free(out);
 }
 
+/* As a window whose capture keeps routes; alone, they are the same. */
+static void decode_routes(const kld_buf *text, kld_capture_info info) {
+    kld_err err;
+    kld_records r, alone;
+    kld_route_sums sums[2] = {0};
+    info.routes = (kld_route_info){.kept = true, .layers = 2, .top_k = 2, .experts = 5};
+    bool read = frame_routes(&info, text, &alone, &err) == KLD_OK;
+    if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) {
+        if (!read || kld_routes_compare(&r, &alone, sums, &err) != KLD_OK) abort();
+        for (size_t i = 0; i < 2; i++)
+            if (sums[i].n[KLD_ROUTE_TOP1] && kld_route_mean(&sums[i], KLD_ROUTE_SLOTS) != 1)
+                abort();
+        kld_records_free(&r);
+    }
+    if (read) kld_records_free(&alone);
+}
+
 static void decode(const kld_buf *text, bool candidate) {
     kld_err err;
     kld_capture_info info = {.vocab = 300,
@@ -61,6 +80,7 @@ static void decode(const kld_buf *text, bool candidate) {
     kld_records r, ref;
     kld_digest d;
     if (!candidate) {
+        decode_routes(text, info);
         if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) {
             compare(&r, &r);
             kld_records_free(&r);

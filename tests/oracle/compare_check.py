@@ -4,7 +4,7 @@
     compare_check.py COMPARE.json REFERENCE CANDIDATE...      exit status 1 when a number differs
 
 Every number that needs no resampling and only one formula: perplexities (label_lp), top-1 (top1), the bound of KL (ref_lp), its
-estimate and sampling error (the draws), the overlap of nuclei (own lists).
+estimate and sampling error (the draws), the overlap of nuclei (own lists), and the agreement of routes where both keep them.
 """
 import json, pathlib, sys
 import numpy as np
@@ -62,11 +62,33 @@ def metrics(r, c, top_p):
                      bound, mean, var, sum(jac), len(jac)])
 
 
+def routes(ref, cand):
+    """Over all windows: the overall means, by way of dense vectors over experts."""
+    n, (a, b) = ref[0]["routes"]["experts"], ([np.concatenate([w[k] for w in x[2]]) for k in ("route_id", "route_weight", "route_margin")]
+                                              for x in (ref, cand))
+
+    def dense(ids, values):
+        v = np.zeros(ids.shape[:2] + (n,))
+        np.put_along_axis(v, ids.astype(np.int64), values, axis=2)
+        return v
+    shared = (dense(a[0], 1.0) * dense(b[0], 1.0)).sum(2)
+    share = [dense(x[0], x[1] / x[1].sum(2, keepdims=True)) for x in (a, b)]
+    equal, finite = shared == a[0].shape[2], np.isfinite(a[2])
+    mean = lambda of: a[2][of & finite].mean() if (of & finite).any() else None
+    out = {"top1_agreement": (a[0][..., 0] == b[0][..., 0]).mean(), "slot_agreement": (a[0] == b[0]).mean(),
+           "overlap": shared.mean() / a[0].shape[2], "exact_agreement": equal.mean(),
+           "weight_tv": 0.5 * np.abs(share[0] - share[1]).sum(2).mean(),
+           "margin.mean": mean(finite), "margin.equal": mean(equal), "margin.differ": mean(~equal)}
+    return {f"routes.overall.{k}": v for k, v in out.items()}
+
+
 def against(ref, cand, report):
     n, nll_r, nll_c, top, bound, mean, var, jac, decided = sum(metrics(r, c, report["settings"]["top_p"]) for r, c in zip(ref[2], cand[2]))
     ours = {"positions": int(n), "perplexity.reference": np.exp(nll_r / n), "perplexity.candidate": np.exp(nll_c / n),
             "top1_agreement": top / n, "kl.lower_bound": bound / n, "kl.mean": mean / n, "kl.stderr_sampling": np.sqrt(var) / n,
             "top_p.jaccard": jac / decided if decided else None, "top_p.decided": int(decided)}
+    if all(x[0].get("routes", {}).get("kept") for x in (ref, cand)):
+        ours.update(routes(ref, cand))
     theirs = next((c for c in report["candidates"] if c["content_digest"] == cand[1]), None)
     need(theirs, "the report has no such candidate")
     same = True
@@ -76,7 +98,7 @@ def against(ref, cand, report):
             t = t[part]
         equal = t == v or (None not in (t, v) and abs(t - v) <= TOLERANCE * abs(v))
         same &= equal
-        print(f"  {k:22} {v!s:24} {t}{'' if equal else '  DIFFERS'}")
+        print(f"  {k:30} {v!s:24} {t}{'' if equal else '  DIFFERS'}")
     return same
 
 

@@ -13,10 +13,11 @@ import zstandard
 
 FINE, COARSE, FINE_RANKS = 2.0**20, 2.0**13, 8
 NEG_INF, WIDE, NONE = 2**32 - 1, 2**32 - 2, 2**32 - 1
-COLUMNS = "- count ids lp label label_lp lse entropy tail_mass tail_ids tail_lp ref_lp ref_tail_lp extra top1 wide".split()
+COLUMNS = "- count ids lp label label_lp lse entropy tail_mass tail_ids tail_lp ref_lp ref_tail_lp extra top1 wide - route_id route_weight route_margin".split()
 SCALARS = ("label_lp", "lse", "entropy", "tail_mass")
 KEYS = set("""name label family model model_full tokenizer suite vocab vocab_rows windows positions top_k min_k tail_samples tail_mass seed
            has_reference reference_name reference ref_top_k ref_tail_samples engine quant""".split())
+MODES = ("natural", "replay", "replay-ids")
 sha = lambda *parts: hashlib.sha256(b"".join(parts)).digest()
 
 def need(ok, what):
@@ -54,7 +55,13 @@ def read_header(b):
     identity, run = h.take(n_id), h.take(n_run)
     need(h.take(32) == sha(body[:-32]), "SHA-256 of the header")
     ident = json.loads(identity.decode(), object_pairs_hook=unique)
-    need(set(ident) == KEYS and set(json.loads(run.decode(), object_pairs_hook=unique)) == {"time", "host"}, "keys")
+    routes = ident.get("routes")
+    need(set(ident) - {"routes"} == KEYS and set(json.loads(run.decode(), object_pairs_hook=unique)) == {"time", "host"}, "keys")
+    if routes is not None:
+        need(set(routes) == {"mode", "kept", "layers", "top_k", "experts", "source"} and routes["mode"] in MODES, "routes")
+        natural = routes["mode"] == "natural"
+        need(natural == routes["kept"] == (routes["source"] == "0" * 64), "mode and source of routes")
+        need(0 < routes["layers"] <= 100000 and 0 < routes["top_k"] <= min(1024, routes["experts"]) and routes["experts"] <= 65536, "routes")
     return ident, identity, sha(b.data[start: b.at])
 
 def read_footer(data, ident, identity, header_digest, begin):
@@ -82,7 +89,7 @@ def read_footer(data, ident, identity, header_digest, begin):
 def read_head(b):
     n, flags, tokens, score_from, offset, ids_digest, ref_digest = b.ints("IIQQQ32s32s")
     need(flags == 0 and n == max(0, tokens - 1 - score_from) and tokens < 2**32, "window head")
-    w = dict(rows=n, offset=offset, ids_digest=ids_digest.hex(), ref_digest=ref_digest)
+    w = dict(rows=n, tokens=tokens, offset=offset, ids_digest=ids_digest.hex(), ref_digest=ref_digest)
     for k in ("source", "cluster", "stratum", "partition"):
         s = b.take(b.ints("H")[0])
         need(len(s) <= 4096 and 0 not in s, k)
@@ -93,7 +100,7 @@ def read_columns(b):
     cols, last = {}, 0
     while b.at < len(b.data):
         kind, c = b.ints("BI")
-        need(last < kind <= 15 and c > 0, "column id or count")
+        need(last < kind <= 19 and kind != 16 and c > 0, "column id or count")
         planes = np.frombuffer(b.take(4 * c), np.uint8).reshape(4, c)
         cols[COLUMNS[kind]], last = np.ascontiguousarray(planes.T).view("<u4").reshape(c), kind
     return cols
@@ -145,7 +152,9 @@ def own_list(w, ref, i, extras, extra_lp):
     return ids[order], lp[order]
 
 def read_window(frame, rows, head, ident, ref):
-    bound = min(2**31, rows * (12 * sum(ident[k] for k in ("top_k", "tail_samples", "ref_top_k", "ref_tail_samples")) + 64)) + 16568
+    a_row = 12 * sum(ident[k] for k in ("top_k", "tail_samples", "ref_top_k", "ref_tail_samples")) + 64
+    routes = ident.get("routes", {})
+    bound = (2**31 if routes.get("kept") else min(2**31, rows * a_row)) + 16588
     par = zstandard.get_frame_parameters(frame)
     need(par.has_checksum and par.dict_id == 0 and 0 < par.content_size <= bound, "zstd frame")
     data = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
@@ -183,6 +192,13 @@ def read_window(frame, rows, head, ident, ref):
             lists.append(Lists(col(k, int(lens.sum())), lens, order))
     else:
         need(w["ref_digest"] == bytes(32), "digest of a reference's records")
+    if routes.get("kept"):
+        n, k = w["tokens"] * routes["layers"], routes["top_k"]
+        w["route_id"] = col("route_id", n * k).reshape(w["tokens"], -1, k)
+        w["route_weight"] = col("route_weight", n * k).view(np.float32).astype(np.float64).reshape(w["route_id"].shape)
+        w["route_margin"] = col("route_margin", n).view(np.float32).astype(np.float64).reshape(w["tokens"], -1)
+        in_order = np.sort(w["route_id"], axis=2)
+        need((in_order < routes["experts"]).all() and (in_order[..., 1:] > in_order[..., :-1]).all(), "experts of a route")
     need(set(cols) <= {*used, "wide"}, "column that nothing uses")
     wide = spread_wide(lists, cols.get("wide", np.zeros(0, np.uint32)).view(np.float32).astype(np.float64))
     own.decode(wide)

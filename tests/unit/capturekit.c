@@ -4,6 +4,7 @@
 #include "kld/base/philox.h"
 
 #include "tests/unit/t.h"
+#include "tests/unit/t_records.h"
 
 #include <math.h>
 
@@ -83,6 +84,22 @@ void make_records(kld_records *r, size_t n, size_t vocab, size_t k, size_t m, ui
     }
     free(lp);
     free(w);
+}
+
+void make_routes(kld_records *r, size_t tokens, const kld_route_info *info, uint64_t seed) {
+    kld_err e;
+    assert_int_equal(kld_records_alloc_routes(r, tokens, info->layers, info->top_k, &e), KLD_OK);
+    t_routes(r->route_id, r->route_weight, r->route_margin, tokens * info->layers, info->top_k,
+             (uint32_t)info->experts, seed);
+}
+
+kld_route_info make_route_info(kld_route_mode mode, unsigned char source) {
+    return (kld_route_info){.mode = mode,
+                            .kept = mode == KLD_ROUTES_NATURAL,
+                            .layers = 3,
+                            .top_k = 2,
+                            .experts = 7,
+                            .source = {{source}}};
 }
 
 kld_capture_info make_info(size_t windows, size_t rows, size_t vocab, size_t k, size_t m) {

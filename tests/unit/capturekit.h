@@ -17,6 +17,10 @@ void make_records(kld_records *r, size_t n, size_t vocab, size_t k, size_t m, ui
 void pool_records(kld_records *r, size_t n, size_t vocab, uint64_t seed, double temper,
                   double shift, const kld_records *ref);
 
+/* Routes of all tokens for records of any kind, and what a header says of them. */
+void make_routes(kld_records *r, size_t tokens, const kld_route_info *info, uint64_t seed);
+kld_route_info make_route_info(kld_route_mode mode, unsigned char source);
+
 kld_capture_info make_info(size_t windows, size_t rows, size_t vocab, size_t k, size_t m);
 kld_window_meta make_meta(size_t i, size_t rows);
 

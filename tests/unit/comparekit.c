@@ -10,7 +10,8 @@ void cmp_begin(struct cmp_rig *g, size_t n_cands) {
         .name = (char *)"ref", .label = (char *)"BF16", .family = (char *)"f", .vocab = V};
     g->ref_info.model.b[0] = 1;
     for (size_t k = 0; k < n_cands; k++) {
-        static char *const NAME[CMP_MAX] = {(char *)"a", (char *)"b", (char *)"c"};
+        static char *const NAME[CMP_MAX] = {(char *)"a", (char *)"b", (char *)"c",
+                                            (char *)"d", (char *)"e", (char *)"f"};
         g->info[k] = g->ref_info;
         g->info[k].name = NAME[k];
         g->info[k].label = (char *)"NVFP4 (QAD)";
@@ -18,12 +19,42 @@ void cmp_begin(struct cmp_rig *g, size_t n_cands) {
         g->info[k].has_reference = true;
         g->side[k] = (kld_report_side){.info = &g->info[k], .path = NAME[k]};
     }
+    g->ref = (kld_report_side){.info = &g->ref_info, .path = "ref.zst"};
     assert_int_equal(kld_tally_begin(&g->tally, n_cands, NULL), KLD_OK);
+}
+
+/* As kld_compare_run does once all headers are read. */
+static void start(struct cmp_rig *g) {
+    if (g->started) return;
+    g->started = true;
+    kld_roles_find(&g->ref, g->side, g->n_cands, g->role, g->quad);
+    for (size_t k = 0; k < g->n_cands; k++) {
+        bool both = g->ref_info.routes.kept && g->info[k].routes.kept;
+        const long *q = g->quad[k].k;
+        assert_int_equal(
+            kld_route_tally_begin(&g->routes[k], both ? g->ref_info.routes.layers : 0, NULL),
+            KLD_OK);
+        if (q[KLD_QXQ] >= 0 && q[KLD_BXQ] >= 0 && q[KLD_QXB] >= 0) kld_tally_contrast(&g->tally, q);
+    }
+}
+
+static void add_routes(struct cmp_rig *g, const struct rec *ref, struct rec *const *cand) {
+    for (size_t k = 0; k < g->n_cands; k++) {
+        size_t layers = g->routes[k].layers;
+        if (layers == 0) continue;
+        kld_route_sums *sums = calloc(layers, sizeof *sums);
+        assert_int_equal(kld_routes_compare(&ref->r, &cand[k]->r, sums, NULL), KLD_OK);
+        assert_int_equal(kld_route_tally_window(&g->routes[k], g->tally.last_cluster,
+                                                ref->r.route_tokens, sums, NULL),
+                         KLD_OK);
+        free(sums);
+    }
 }
 
 void cmp_add(struct cmp_rig *g, const char *cluster, const char *stratum, const struct rec *ref,
              struct rec *const *cand) {
     kld_position *pos[CMP_MAX];
+    start(g);
     kld_position_options opt = {.vocab = V, .top_p = g->opt.top_p, .overlap_k = g->opt.overlap_k};
     for (size_t k = 0; k < g->n_cands; k++) {
         pos[k] = calloc(ref->r.n + 1, sizeof **pos);
@@ -35,16 +66,24 @@ void cmp_add(struct cmp_rig *g, const char *cluster, const char *stratum, const 
     assert_int_equal(kld_tally_window(&g->tally, g->windows++, &meta, ref->r.first, ref->r.n,
                                       (const kld_position *const *)pos, NULL),
                      KLD_OK);
+    add_routes(g, ref, cand);
     for (size_t k = 0; k < g->n_cands; k++) free(pos[k]);
 }
 
 json_t *cmp_finish(struct cmp_rig *g) {
-    kld_report r = {.opt = &g->opt, .tally = &g->tally, .cand = g->side};
-    r.ref = (kld_report_side){.info = &g->ref_info, .path = "ref.zst"};
+    start(g);
+    kld_report r = {.opt = &g->opt,
+                    .tally = &g->tally,
+                    .ref = g->ref,
+                    .cand = g->side,
+                    .role = g->role,
+                    .quad = g->quad,
+                    .routes = g->routes};
     json_t *out = NULL;
     kld_tally_end(&g->tally);
     assert_int_equal(kld_report_build(&r, &out, NULL), KLD_OK);
     kld_tally_free(&g->tally);
+    for (size_t k = 0; k < g->n_cands; k++) kld_route_tally_free(&g->routes[k]);
     return out;
 }
 

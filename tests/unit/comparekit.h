@@ -5,14 +5,18 @@
 #include "kld/compare/report.h"
 #include "tests/unit/t_records.h"
 
-enum { CMP_MAX = 3 }; /* candidates */
+enum { CMP_MAX = 6 }; /* candidates */
 
 struct cmp_rig {
     kld_compare_options opt;
     kld_tally tally;
     kld_capture_info ref_info, info[CMP_MAX];
-    kld_report_side side[CMP_MAX];
+    kld_report_side ref, side[CMP_MAX];
+    kld_role role[CMP_MAX]; /* found with the first window, from the headers as they are then */
+    kld_quad quad[CMP_MAX];
+    kld_route_tally routes[CMP_MAX];
     size_t n_cands, windows;
+    bool started;
 };
 
 void cmp_begin(struct cmp_rig *g, size_t n_cands);

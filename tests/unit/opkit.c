@@ -41,7 +41,7 @@ kld_device *open_dev(kld_precision p, size_t keys) {
 }
 
 void store(stored *s, kld_device *dev, const float *values, const float *bias, size_t rows,
-                  size_t cols, kld_use use) {
+           size_t cols, kld_use use) {
     memset(s, 0, sizeof *s);
     s->data = (kld_tensor){.name = "w", .dtype = KLD_F32, .bytes = rows * cols * 4};
     s->bias = (kld_tensor){.name = "b", .dtype = KLD_F32, .bytes = rows * 4};

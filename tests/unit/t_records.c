@@ -89,3 +89,32 @@ struct rec *t_records(size_t n, size_t k, size_t m, uint64_t seed, double noise,
     }
     return x;
 }
+
+void t_routes(uint32_t *id, float *weight, float *margin, size_t n, size_t k, uint32_t experts,
+              uint64_t seed) {
+    uint64_t draw = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < k; j++) {
+            bool taken = true;
+            while (taken) {
+                id[i * k + j] = (uint32_t)(uniform(seed, draw++) * experts);
+                taken = false;
+                for (size_t s = 0; s < j; s++) taken = taken || id[i * k + s] == id[i * k + j];
+            }
+            weight[i * k + j] = (float)(2 * uniform(seed + 1, i * k + j));
+        }
+        margin[i] = i % 16 == 7 ? INFINITY : (float)uniform(seed + 2, i);
+    }
+}
+
+void t_routed(struct rec *x, size_t tokens, size_t layers, size_t k, uint32_t experts,
+              uint64_t seed) {
+    if (tokens * layers * k > MAX_ROUTES) abort();
+    x->r.route_tokens = tokens;
+    x->r.route_layers = layers;
+    x->r.route_k = k;
+    x->r.route_id = x->route_id;
+    x->r.route_weight = x->route_weight;
+    x->r.route_margin = x->route_margin;
+    t_routes(x->route_id, x->route_weight, x->route_margin, tokens * layers, k, experts, seed);
+}

@@ -202,7 +202,7 @@ static const struct {
 } refused[] = {
     {CT4, NULL, CT(NV "\"local\"}"), KLD_E_INPUT,
      "weight '" Q "weight_packed': expected a positive finite input scale for NVFP4 inputs, found "
-                  "none (1 such weight)"},
+     "none (1 such weight)"},
     {CT4, &zero, CT(NV "\"local\"}"), KLD_E_INPUT,
      "'" Q "input_global_scale': expected a positive finite input scale for NVFP4 inputs, found 0"},
     {MO4, &nan_, MO("NVFP4"), KLD_E_INPUT,

@@ -64,8 +64,9 @@ static void resume_inside_a_layer(void **state) {
         bool found;
         o.stop_after_layer = i + 1;
         assert_int_equal(scene_run(&s, s.seqs, WINDOWS, &o, &b, NULL, &err), KLD_E_INTERRUPTED);
-        need(kld_stream_open(&half[i], be, dev, TOKENS, 24, sizeof(float), KLD_ON_HOST, NULL, TOKENS, &err), &err,
-             "stream");
+        need(kld_stream_open(&half[i], be, dev, TOKENS, 24, sizeof(float), KLD_ON_HOST, NULL,
+                             TOKENS, &err),
+             &err, "stream");
         kld_resid_part all = {&half[i], 0, TOKENS};
         kld_resid_rows rows = {&all, 1, TOKENS, 24};
         need(kld_resid_load(s.state, &o.run_id, &rows, &mark, &found, &err), &err, "load");

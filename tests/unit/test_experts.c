@@ -269,7 +269,8 @@ static void no_trace(void **state) {
         for (size_t i = 1; i < 3; i++) assert_memory_equal(x[i].p, x[0].p, ROWS * H * 4);
         /* Of another shape, the sums may be taken in another order. */
         for (size_t k = 0; k < ROWS * H; k++)
-            close_to((double)*at(x[3], 0, k), (double)*at(x[0], 0, k), p == KLD_PRECISION_FP32 ? 1e-4 : 0.5, "fused", 0, k);
+            close_to((double)*at(x[3], 0, k), (double)*at(x[0], 0, k),
+                     p == KLD_PRECISION_FP32 ? 1e-4 : 0.5, "fused", 0, k);
         for (size_t i = 0; i < 4; i++) free(x[i].p);
         free(x0.p);
         free(h.p);
@@ -301,7 +302,8 @@ static void rotations(void **state) {
         double ss = 0;
         for (size_t c = 0; c < HEADS * DIM; c++) ss += pow((double)*at(x, r, c), 2);
         for (size_t c = 0; c < HEADS * DIM; c++)
-            in[r][c] = (double)*at(x, r, c) * (double)*at(g, 0, c) / sqrt(ss / (HEADS * DIM) + 1e-6);
+            in[r][c] =
+                (double)*at(x, r, c) * (double)*at(g, 0, c) / sqrt(ss / (HEADS * DIM) + 1e-6);
     }
     stored w;
     store(&w, dev, g.p, NULL, HEADS * DIM, 1, KLD_USE_VECTOR);

@@ -155,7 +155,8 @@ static void bad_aside(void **state) {
         kld_model *m = tiny_open(b.dir);
         const kld_stage *stage;
         assert_int_equal(kld_schedule_make(&schedule, m, 1 << 20, 0, &err), KLD_OK);
-        assert_int_equal(kld_reader_open(&r, m, &schedule, kld_backend_cpu(), &none, 1, 1, &err), KLD_OK);
+        assert_int_equal(kld_reader_open(&r, m, &schedule, kld_backend_cpu(), &none, 1, 1, &err),
+                         KLD_OK);
         assert_int_equal(kld_reader_next(&r, &stage, &err), KLD_E_INPUT);
         if (!strstr(err.text, text[i])) fail_msg("'%s' does not say '%s'", err.text, text[i]);
         done(&b, &r, m);
