@@ -206,11 +206,11 @@ static void text(void **state) {
     json_t *o = run(&g, 4);
     char *t = cmp_table(o, false);
     static const char *const SAYS[] = {
-        "[2] a - NVFP4, routes of the reference\n",
-        "[3] ref - BF16, routes of [1]\n",
-        "[4] ref - BF16, routes of the reference\n",
-        "[5] a - NVFP4, id-pinned to routes of the reference\n",
-        "[6] a - NVFP4, routes of 630000000000\n",
+        "[2] a - NVFP4; activations weights-only, routes of the reference\n",
+        "[3] ref - BF16; activations weights-only, routes of [1]\n",
+        "[4] ref - BF16; activations weights-only, routes of the reference\n",
+        "[5] a - NVFP4; activations weights-only, id-pinned to routes of the reference\n",
+        "[6] a - NVFP4; activations weights-only, routes of 630000000000\n",
         "[2] BxQ NVFP4 ",
         "[3] QxB BF16 ",
         "[4] BxB BF16 ",
