@@ -316,6 +316,9 @@ static kld_status read_router(kld_config_read *r, kld_err *err) {
     const kld_router *t = &c->router;
     c->expert_intermediate = (size_t)v[KLD_KEY_EXPERT_INTERMEDIATE];
     c->shared_intermediate = (size_t)v[KLD_KEY_SHARED_EXPERTS] * c->expert_intermediate;
+    if (t->top_k > t->experts)
+        return kld_fail(err, KLD_E_INPUT, "config.json: %zu experts a token, but there are %zu",
+                        t->top_k, t->experts);
     if (t->experts > KLD_MAX_EXPERTS || t->top_k > KLD_MAX_TOP_EXPERTS)
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "config.json: %zu experts, %zu a token: at most %d and %d are implemented",

@@ -200,6 +200,16 @@ static kld_status inspect_model(const char *path, const kld_inspect_options *o, 
 
 /* ---- capture -------------------------------------------------------------------------- */
 
+/* Null where they are the model's own and not kept. */
+static json_t *routes_json(const kld_route_info *r) {
+    char hex[KLD_SHA256_HEX];
+    if (!r->kept && r->mode == KLD_ROUTES_NATURAL) return json_null();
+    return json_pack("{s:s, s:b, s:I, s:I, s:I, s:s}", "mode", kld_route_mode_name(r->mode), "kept",
+                     (int)r->kept, "layers", (json_int_t)r->layers, "top_k", (json_int_t)r->top_k,
+                     "experts", (json_int_t)r->experts, "source",
+                     r->kept ? "" : kld_digest_hex(&r->source, hex));
+}
+
 static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) {
     kld_capture *c;
     char hex[5][KLD_SHA256_HEX];
@@ -210,7 +220,7 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
     kld_status st = packed(
         json_pack(
             "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I,"
-            " s:I, s:I, s:f, s:I, s:o, s:O, s:O, s:s, s:s}",
+            " s:I, s:I, s:f, s:I, s:o, s:o, s:O, s:O, s:s, s:s}",
             "schema", 1, "kind", "capture", "path", path, "name", i->name, "label", i->label,
             "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
             kld_digest_hex(&i->model, hex[1]), "tokenizer", kld_digest_hex(&i->tokenizer, hex[2]),
@@ -223,7 +233,8 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
             i->has_reference ? json_pack("{s:s, s:s}", "name", i->reference_name, "digest",
                                          kld_digest_hex(&i->reference, hex[4]))
                              : json_null(),
-            "engine", i->engine, "quant", i->quant, "time", i->time, "host", i->host),
+            "routes", routes_json(&i->routes), "engine", i->engine, "quant", i->quant, "time",
+            i->time, "host", i->host),
         out, err);
     kld_capture_close(c);
     return st;

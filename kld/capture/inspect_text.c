@@ -183,6 +183,15 @@ static kld_status capture_text(const json_t *v, kld_buf *out, kld_err *err) {
     if (json_is_object(ref))
         TRY(kld_buf_addf(out, err, "  candidate of reference %s, content %.12s\n", str(ref, "name"),
                          str(ref, "digest")));
+    const json_t *routes = json_object_get(v, "routes");
+    if (json_is_object(routes) && json_is_true(json_object_get(routes, "kept")))
+        TRY(kld_buf_addf(out, err, "  keeps routes: %.0f of %.0f experts a token in %.0f layers\n",
+                         num(routes, "top_k"), num(routes, "experts"), num(routes, "layers")));
+    else if (json_is_object(routes))
+        TRY(kld_buf_addf(out, err, "  with the %s of capture %.12s\n",
+                         strcmp(str(routes, "mode"), "replay") ? "experts (not the weights)"
+                                                               : "routes",
+                         str(routes, "source")));
     const char *key;
     json_t *value;
     TRY(kld_buf_adds(out, "  engine:", err));

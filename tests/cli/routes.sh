@@ -38,6 +38,13 @@ expect 0 capture --model ref --ref b.zst -o bb.zst --routes replay=b.zst
 expect 0 capture --model cand --ref b.zst -o ids.zst --routes replay-ids=b.zst
 expect 0 "$kld" verify b.zst q.zst bq.zst qb.zst bb.zst ids.zst
 
+expect 0 "$kld" inspect b.zst
+shows 'keeps routes: 3 of 6 experts a token in 1 layers'
+expect 0 "$kld" inspect ids.zst
+shows 'with the experts (not the weights) of capture'
+expect 0 "$kld" inspect bq.zst --json
+grep -q '"mode": "replay"' out || fail "no route mode"
+
 # Its own routes change nothing; another's do.
 expect 0 capture --model ref --ref b.zst -o again.zst
 expect 0 "$kld" compare b.zst again.zst --json

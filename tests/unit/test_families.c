@@ -327,7 +327,7 @@ static const change CHANGES[] = {
     {"qwen3_moe", "{\"num_local_experts\":8}", NULL, NULL, NULL, NULL, KLD_E_INPUT,
      "'num_experts' and 'num_local_experts' differ"},
     {"qwen3_moe", "{\"num_experts_per_tok\":8}", NULL, NULL, NULL, NULL, KLD_E_INPUT,
-     "8 of 7 experts cannot be chosen from 1 of 1 groups"},
+     "8 experts a token, but there are 7"},
     {"qwen3_moe", "{\"num_experts\":1025}", NULL, NULL, NULL, NULL, KLD_E_UNSUPPORTED,
      "1025 experts, 3 a token: at most 1024 and 32"},
     {"qwen3_moe-fused", "{\"moe_intermediate_size\":8}", NULL, NULL, NULL, NULL, KLD_E_INPUT,
