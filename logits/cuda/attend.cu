@@ -1,5 +1,6 @@
-/* Fused causal attention on tensor cores, for BF16 and heads of 64, 128 or 256 columns; the rest
- * is attend_any.cu's.
+/* Fused causal attention on tensor cores, for BF16 and heads of 64, 128 or 256 columns, or of 192
+ * with values of 128 (DeepSeek, Kimi, MiMo); the rest is attend_any.cu's.  D is the columns of a
+ * head of queries and keys, V of values.
  *
  * A block takes a tile of queries of one head and walks over the keys they see in tiles of
  * KN, which begin at multiples of KN of the window, so a row's sums depend on its position
@@ -99,8 +100,8 @@ struct tile {
     int first, end; /* key tiles */
 };
 
-template <int D, int MT> struct state {
-    float o[MT][D / 8][4];
+template <int V, int MT> struct state {
+    float o[MT][V / 8][4];
     float base[MT][2], sum[MT][2]; /* of rows g and g + 8 of each m-tile; base in log2 */
 };
 
@@ -156,8 +157,8 @@ __device__ static void shape_scores(const struct attend &a, const struct tile &t
  * that has grown by more than 2^LAG: until then weights of up to 2^LAG are as exact, and the sums
  * so far need not be scaled. */
 enum { LAG = 8 };
-template <int D, int MT, int KN>
-__device__ static void soften(float scale, float s[MT][KN / 8][4], struct state<D, MT> &z) {
+template <int V, int MT, int KN>
+__device__ static void soften(float scale, float s[MT][KN / 8][4], struct state<V, MT> &z) {
     float keep[MT][2];
     bool moved = false;
 #pragma unroll
@@ -189,14 +190,14 @@ __device__ static void soften(float scale, float s[MT][KN / 8][4], struct state<
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int n = 0; n < D / 8; n++)
+        for (int n = 0; n < V / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) z.o[m][n][i] *= keep[m][i / 2];
 }
 
 /* O += P V, P rounded to BF16. */
-template <int D, int MT, int KN>
-__device__ static void values(unsigned sv, const float s[MT][KN / 8][4], struct state<D, MT> &z) {
+template <int V, int MT, int KN>
+__device__ static void values(unsigned sv, const float s[MT][KN / 8][4], struct state<V, MT> &z) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < KN / 16; k++) {
@@ -209,9 +210,9 @@ __device__ static void values(unsigned sv, const float s[MT][KN / 8][4], struct 
             p[m][3] = pack(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
         }
 #pragma unroll
-        for (int n = 0; n < D / 16; n++) {
+        for (int n = 0; n < V / 16; n++) {
             unsigned b[4];
-            matrices_trans(sv + place<D>(16 * k + lane % 16, 2 * n + lane / 16), b);
+            matrices_trans(sv + place<V>(16 * k + lane % 16, 2 * n + lane / 16), b);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(z.o[m][2 * n], p[m], b[0], b[1]);
@@ -221,9 +222,9 @@ __device__ static void values(unsigned sv, const float s[MT][KN / 8][4], struct 
     }
 }
 
-template <int D, int MT>
+template <int V, int MT>
 __device__ static void finish(const struct attend &a, const struct tile &t, int head,
-                              struct state<D, MT> &z) {
+                              struct state<V, MT> &z) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -236,9 +237,9 @@ __device__ static void finish(const struct attend &a, const struct tile &t, int 
             float by = 1.0f / sum;
             int r = (warp * MT + m) * 16 + lane / 4 + 8 * h;
             if (r >= t.rows) continue;
-            __nv_bfloat16 *y = a.y + (t.row + r) * a.ldy + (size_t)head * D + lane % 4 * 2;
+            __nv_bfloat16 *y = a.y + (t.row + r) * a.ldy + (size_t)head * V + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < D / 8; n++)
+            for (int n = 0; n < V / 8; n++)
                 *(unsigned *)(y + 8 * n) = pack(z.o[m][n][2 * h] * by, z.o[m][n][2 * h + 1] * by);
         }
     }
@@ -260,31 +261,31 @@ __device__ static bool tile_of(const struct attend &a, struct tile *t, int *inde
     return true;
 }
 
-template <int D, int W, int MT, int KN, bool CAP>
+template <int D, int V, int W, int MT, int KN, bool CAP>
 __global__ static void __launch_bounds__(32 * W) attend_tiles(const struct attend a) {
     extern __shared__ __align__(128) unsigned char shared[];
-    enum { BM = 16 * W * MT, TILE = KN * D * 2 };
+    enum { BM = 16 * W * MT, KEYS = KN * D * 2, VALUES = KN * V * 2 };
     struct tile t;
     int index, head = blockIdx.y;
     if (!tile_of<BM, KN>(a, &t, &index)) return;
     unsigned sq = (unsigned)__cvta_generic_to_shared(shared), sk = sq + BM * D * 2;
-    unsigned sv = sk + 2 * TILE;
+    unsigned sv = sk + 2 * KEYS;
     const __nv_bfloat16 *k = a.k + t.kv_row * a.ldk + (size_t)(head / a.group) * D;
-    const __nv_bfloat16 *v = a.v + t.kv_row * a.ldv + (size_t)(head / a.group) * D;
+    const __nv_bfloat16 *v = a.v + t.kv_row * a.ldv + (size_t)(head / a.group) * V;
     int keys = t.q0 + t.rows; /* positions 0 .. keys-1 exist for these queries */
-    struct state<D, MT> z = {};
+    struct state<V, MT> z = {};
     for (int m = 0; m < MT; m++)
         for (int h = 0; h < 2; h++) z.base[m][h] = a.sinks ? a.sinks[head] * LOG2E : -INFINITY;
     load_tile<D, 32 * W>(sq, a.q + t.row * a.ldq + (size_t)head * D, a.ldq, BM, t.rows);
     load_tile<D, 32 * W>(sk, k + (size_t)t.first * KN * a.ldk, a.ldk, KN, keys - t.first * KN);
-    load_tile<D, 32 * W>(sv, v + (size_t)t.first * KN * a.ldv, a.ldv, KN, keys - t.first * KN);
+    load_tile<V, 32 * W>(sv, v + (size_t)t.first * KN * a.ldv, a.ldv, KN, keys - t.first * KN);
     commit();
     for (int j = t.first; j < t.end; j++) {
         int now = (j - t.first) & 1, key0 = j * KN, next = key0 + KN;
         if (j + 1 < t.end) {
-            load_tile<D, 32 * W>(sk + (now ^ 1) * TILE, k + (size_t)next * a.ldk, a.ldk, KN,
+            load_tile<D, 32 * W>(sk + (now ^ 1) * KEYS, k + (size_t)next * a.ldk, a.ldk, KN,
                                  keys - next);
-            load_tile<D, 32 * W>(sv + (now ^ 1) * TILE, v + (size_t)next * a.ldv, a.ldv, KN,
+            load_tile<V, 32 * W>(sv + (now ^ 1) * VALUES, v + (size_t)next * a.ldv, a.ldv, KN,
                                  keys - next);
             commit();
             wait<1>();
@@ -294,27 +295,28 @@ __global__ static void __launch_bounds__(32 * W) attend_tiles(const struct atten
         __syncthreads();
         bool hide = next > t.q0 + 1 || t.q0 + t.rows - 1 - key0 >= a.window;
         /* A weight of 0 does not hide a NaN: such a tile is done again key by key. */
-        if (hide && odd_values<D, KN, 32 * W>(shared + (sv - sq) + now * TILE)) {
+        if (hide && odd_values<V, KN, 32 * W>(shared + (sv - sq) + now * VALUES)) {
             for (int f = threadIdx.x; f < BM / FLAG_ROWS; f += 32 * W)
                 a.flag[(index + f) * a.heads + head] = 1;
             wait<0>();
             return;
         }
         float s[MT][KN / 8][4];
-        scores<D, MT, KN>(sq, sk + now * TILE, s);
+        scores<D, MT, KN>(sq, sk + now * KEYS, s);
         shape_scores<MT, KN, CAP>(a, t, key0, hide, s);
-        soften<D, MT, KN>(a.scale, s, z);
-        values<D, MT, KN>(sv + now * TILE, s, z);
+        soften<V, MT, KN>(a.scale, s, z);
+        values<V, MT, KN>(sv + now * VALUES, s, z);
         __syncthreads();
     }
-    finish<D, MT>(a, t, head, z);
+    finish<V, MT>(a, t, head, z);
 }
 
-template <int D, int W, int MT, int KN>
+template <int D, int V, int W, int MT, int KN>
 static kld_status launch(kld_device *dev, const struct attend &a, kld_err *err) {
     /* At most 96 KiB: cards of sm_86 and sm_120 give a block 99. */
-    enum { BM = 16 * W * MT, SHARED = BM * D * 2 + 4 * KN * D * 2 };
-    auto kernel = a.cap > 0 ? attend_tiles<D, W, MT, KN, true> : attend_tiles<D, W, MT, KN, false>;
+    enum { BM = 16 * W * MT, SHARED = BM * D * 2 + 4 * KN * (D + V) };
+    auto kernel =
+        a.cap > 0 ? attend_tiles<D, V, W, MT, KN, true> : attend_tiles<D, V, W, MT, KN, false>;
     CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
          "attention");
     dim3 grid((unsigned)(a.n_spans * (KLD_CHUNK / BM)), (unsigned)a.heads);
@@ -327,13 +329,14 @@ static bool aligned(kld_view v) { return v.ld % 8 == 0 && (uintptr_t)v.p % 16 ==
 
 kld_status cuda_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view k, kld_view v,
                        const kld_attend_args *args, kld_view y, kld_err *err) {
-    size_t d = args->head_dim;
+    size_t d = args->head_dim, v_dim = args->value_dim;
     struct attend a = {};
     if (!b->n) return KLD_OK;
     TRY(cuda_spans(dev, b, &a.spans, err));
-    bool fused = dev->bf16 && d == args->value_dim && (d == 64 || d == 128 || d == 256) &&
-                 args->heads <= CUDA_FLAG_HEADS && aligned(q) && aligned(k) && aligned(v) &&
-                 aligned(y);
+    bool fused =
+        dev->bf16 &&
+        ((d == v_dim && (d == 64 || d == 128 || d == 256)) || (d == 192 && v_dim == 128)) &&
+        args->heads <= CUDA_FLAG_HEADS && aligned(q) && aligned(k) && aligned(v) && aligned(y);
     if (!fused) return cuda_attend_any(dev, a.spans, b->n, q, k, v, args, y, false, err);
     a.q = (const __nv_bfloat16 *)q.p;
     a.k = (const __nv_bfloat16 *)k.p;
@@ -352,8 +355,9 @@ kld_status cuda_attend(kld_device *dev, const kld_batch *b, kld_view q, kld_view
     a.scale = a.cap > 0 ? LOG2E : args->scale * LOG2E;
     a.sinks = args->sinks;
     a.flag = dev->attend_flag;
-    if (d == 64) TRY((launch<64, 4, 2, 64>(dev, a, err)));
-    else if (d == 128) TRY((launch<128, 4, 2, 64>(dev, a, err)));
-    else TRY((launch<256, 4, 1, 32>(dev, a, err)));
+    if (d == 64) TRY((launch<64, 64, 4, 2, 64>(dev, a, err)));
+    else if (d == 128) TRY((launch<128, 128, 4, 2, 64>(dev, a, err)));
+    else if (d == 192) TRY((launch<192, 128, 4, 2, 32>(dev, a, err)));
+    else TRY((launch<256, 256, 4, 1, 32>(dev, a, err)));
     return cuda_attend_any(dev, a.spans, b->n, q, k, v, args, y, true, err);
 }

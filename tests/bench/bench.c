@@ -204,6 +204,19 @@ static void run_attend(void *arg) {
     need(be->attend(dev, &body.b, body.g.qa, body.g.ka, body.g.va, &a, y, &err), &err);
 }
 
+/* Latent attention: 20 heads of their own, in buffers of the MLP. */
+static void run_latent(void *arg) {
+    const size_t *dim = arg;
+    kld_err err = {0};
+    kld_attend_args a = {.heads = 20, .kv_heads = 20, .head_dim = dim[0], .value_dim = dim[1]};
+    a.scale = 0.07f;
+    kld_view q = body.g.gate, k = body.g.up, v = body.g.act, y = body.g.q;
+    q.cols = q.ld = k.cols = k.ld = 20 * dim[0];
+    v.cols = v.ld = y.cols = y.ld = 20 * dim[1];
+    y.elem = KLD_ELEM_ACT;
+    need(be->attend(dev, &body.b, q, k, v, &a, y, &err), &err);
+}
+
 static void run_gated(void *arg) {
     (void)arg;
     kld_err err = {0};
@@ -249,6 +262,17 @@ static void bench_body(void) {
     if (wanted("body_gated"))
         report("body_gated", median_ms(run_gated, NULL, 20), 3 * f16 * 12288, 0, 0);
     bench_product("body_down", body.g.act, KLD_SLOT_DOWN, rows_x, true);
+    static const size_t latent[2][2] = {{256, 256}, {192, 128}};
+    run_layer(NULL); /* plausible values in every buffer */
+    for (size_t i = 0; i < 2; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "attend_%zu_%zu", latent[i][0], latent[i][1]);
+        if (wanted(name))
+            report(name, median_ms(run_latent, (void *)(uintptr_t)latent[i], 20), 0,
+                   20.0 * (double)(latent[i][0] + latent[i][1]) * (double)n_rows *
+                       ((double)window + 1),
+                   0);
+    }
     if (!wanted("body_qwen3_8b")) return;
     double ms = 36 * median_ms(run_layer, NULL, 36);
     report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * (double)n_rows, (double)n_rows);

@@ -97,6 +97,7 @@ static void shapes(void **state) {
         {2, 2, 192, 128, 0, 0, false, 0},  {2, 1, 576, 512, 0, 0, false, 0},
         {4, 2, 24, 24, 90, 3, true, 1},    {4, 2, 128, 128, 0, 0, false, 3},
         {1, 1, 1, 1, 0, 0, false, 0},      {5, 1, 96, 200, 128, 0, true, 0},
+        {4, 2, 192, 128, 100, 0, true, 8}, {3, 1, 192, 128, 0, 5, false, 0},
     };
     uint64_t seed = 1;
     for (int p = 0; p < 2; p++) {
@@ -121,13 +122,14 @@ static void odd_values(void **state) {
     static const shape kinds[] = {{2, 1, 128, 128, 0, 0, false, 0},
                                   {2, 2, 64, 64, 20, 0, false, 0},
                                   {2, 2, 40, 40, 0, 0, false, 0},
-                                  {2, 2, 256, 256, 0, 0, false, 0}};
+                                  {2, 2, 256, 256, 0, 0, false, 0},
+                                  {2, 1, 192, 128, 0, 0, false, 0}};
     static const size_t bad[] = {0, 1, 63, 64, 100, 127, 128, 500, 699};
     uint64_t seed = 2;
     for (int p = 0; p < 2; p++) {
         twin t;
         open_twin(&t, p);
-        for (size_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             rig r;
             rig_open(&t, &r, &kinds[i], &seed);
             size_t first = 0, row0 = 0;
@@ -161,13 +163,15 @@ static void odd_values(void **state) {
 /* The bits of a window do not depend on its company or on the run. */
 static void alone(void **state) {
     (void)state;
-    static const shape kinds[] = {{4, 2, 128, 128, 0, 0, false, 0}, {2, 2, 48, 48, 0, 0, false, 0}};
+    static const shape kinds[] = {{4, 2, 128, 128, 0, 0, false, 0},
+                                  {2, 2, 48, 48, 0, 0, false, 0},
+                                  {2, 1, 192, 128, 0, 0, false, 0}};
     uint64_t seed = 3;
     kld_err err = {0};
     for (int p = 0; p < 2; p++) {
         twin t;
         open_twin(&t, p);
-        for (size_t i = 0; i < 2; i++) {
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             rig r;
             rig_open(&t, &r, &kinds[i], &seed);
             run_both(&t, &r);
