@@ -271,26 +271,34 @@ static void several_devices(void **state) {
 
 static void allocation_failures(void **state) {
     (void)state;
-    scene s;
-    scene_open(&s, tiny_llama);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    o.state_dir = s.state;
-    kld_seq q[2] = {{s.ids, 30, 0}, {s.ids + 5, 20, 2}};
-    kld_sink none = {0};
-    kld_status st = KLD_E_NOMEM;
-    size_t n = 1;
-    for (; st != KLD_OK && n < 2000; n++) {
-        kld_engine_stats stats;
-        kld_err err = {0};
-        kld_mem_fail_after(n);
-        st = kld_engine_run(s.m, kld_backend_cpu(), q, 2, &o, &none, &stats, &err);
-        kld_mem_fail_after(0);
-        if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", n, err.text);
+    static const int twice[2] = {0, 0};
+    for (int moe = 0; moe < 2; moe++) {
+        scene s;
+        scene_open(&s, moe ? tiny_moe : tiny_llama);
+        kld_engine_options o = default_options(s.m->config.vocab);
+        o.state_dir = s.state;
+        if (moe) {
+            o.devices = twice;
+            o.n_devices = 2;
+            o.memory = 1;
+        }
+        kld_seq q[2] = {{s.ids, 30, 0}, {s.ids + 5, 20, 2}};
+        kld_sink none = {0};
+        kld_status st = KLD_E_NOMEM;
+        size_t n = 1;
+        for (; st != KLD_OK && n < 2000; n++) {
+            kld_engine_stats stats;
+            kld_err err = {0};
+            kld_mem_fail_after(n);
+            st = kld_engine_run(s.m, kld_backend_cpu(), q, 2, &o, &none, &stats, &err);
+            kld_mem_fail_after(0);
+            if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", n, err.text);
+        }
+        print_message("%zu allocations\n", n - 1);
+        assert_int_equal(st, KLD_OK);
+        assert_true(n > 20);
+        scene_close(&s);
     }
-    print_message("%zu allocations\n", n - 1);
-    assert_int_equal(st, KLD_OK);
-    assert_true(n > 20);
-    scene_close(&s);
 }
 
 int main(void) {
