@@ -302,7 +302,7 @@ static void note_memory(kld_run *r) {
         device += lane->graph.bytes + lane->stream.device_bytes + lane->normed.device_bytes +
                   r->be->scratch_bytes(&r->fit.spec);
         host += lane->stream.host_bytes + lane->normed.host_bytes;
-        host += lane->rows * (2 * r->fit.spec.chosen + 1) * (r->dispatch ? sizeof(float) : 0);
+        host += kld_run_route_bytes(&r->fit.spec, lane->rows);
     }
     device += r->reader.device_bytes;
     if (r->host_logits) host += r->fit.spec.head_rows * r->opt->vocab * sizeof(float);

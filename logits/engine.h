@@ -56,7 +56,8 @@ typedef struct kld_sink {
  * kld_routes.  A callback's failure ends the run with its status. */
 typedef struct kld_route_io {
     void *ctx;
-    /* What was used, for each window in order, after its layer; NULL = not wanted. */
+    /* What is used, for each window in order, once the layer has sent all of them; NULL = not
+     * wanted. */
     kld_status (*take)(void *ctx, size_t layer, size_t w, size_t n, const kld_routes *routes,
                        kld_err *err);
     /* Fills in what is to be used: ids, and weights unless ids_only, which has the weights follow
@@ -89,8 +90,8 @@ typedef struct kld_engine_options {
     size_t n_devices;       /* windows are dealt to them in turn; one may be named twice */
     uint64_t device_memory; /* bytes to use of each, when its memory is not the host's; 0 = auto:
                                nine tenths of what is free */
-    uint64_t memory;        /* host bytes for the residual stream before it spills to a file; 0 =
-                               auto: half of the free memory */
+    uint64_t memory;        /* host bytes for the residual streams of all devices before they spill
+                               to files; 0 = auto: half of the free memory */
     size_t
         expert_group; /* experts on the device at a time; 0 = auto.  Results do not depend on it */
     const char *spill_dir;       /* where a spill file goes when needed; NULL = $TMPDIR or /tmp */
@@ -157,12 +158,13 @@ KLD_NODISCARD kld_status kld_engine_identity(const kld_backend *backend,
                                              const kld_engine_options *opt, json_t **out,
                                              kld_err *err);
 
-/* What a run would need, for `kld inspect` (memory of a device is taken as unlimited). */
+/* What a run would need, for `kld inspect` (memory is taken as unlimited).  KLD_E_USAGE: more than
+ * 2^40 tokens. */
 typedef struct kld_plan {
     uint64_t largest_layer_stored, largest_layer_decoded; /* bytes */
     uint64_t largest_group; /* stored, of experts that are on the device at a time; 0 without */
     uint64_t embed_bytes, head_bytes; /* stored embedding; decoded head */
-    uint64_t residual_bytes;          /* in memory or in the spill file */
+    uint64_t residual_bytes;          /* may spill to a file; counted as memory here */
     uint64_t scratch_bytes;           /* activations and the back end's own */
     uint64_t total_bytes;             /* all of it at the worst moment, residual included */
 } kld_plan;

@@ -97,18 +97,27 @@ static uint64_t device_bytes(const kld_model *m, const kld_schedule *sched, cons
            kld_graph_rope_bytes(m, longest);
 }
 
+uint64_t kld_run_route_bytes(const kld_device_spec *spec, size_t rows) {
+    return spec->experts ? (uint64_t)rows * (2 * spec->chosen + 1) * sizeof(float) : 0;
+}
+
+/* Host memory for the residual stream of one device: several share what there is. */
+static uint64_t host_room(const kld_engine_options *opt) {
+    return (opt->memory ? opt->memory : kld_free_memory() / 2) / num_max(1, opt->n_devices);
+}
+
 /* The host's memory, when that is the device's too: everything is taken as it comes, only the
  * residual stream may go to disk. */
 static void fit_host(const kld_model *m, const kld_backend *be, const kld_engine_options *opt,
                      size_t rows, size_t longest, kld_fit *out) {
-    uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
     uint64_t all = resident_bytes(m, be, opt->precision, rows);
-    out->place = all <= room ? KLD_ON_DEVICE : KLD_ON_DISK;
+    out->place = all <= host_room(opt) ? KLD_ON_DEVICE : KLD_ON_DISK;
     out->spec = spec_of(m, be, opt, rows, longest, 0);
     bool there = out->place == KLD_ON_DEVICE;
     size_t batch = num_min(rows, out->spec.max_rows);
     out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, there, longest) +
-                        (there ? all : resident_bytes(m, be, opt->precision, batch));
+                        (there ? all : resident_bytes(m, be, opt->precision, batch)) +
+                        kld_run_route_bytes(&out->spec, rows);
 }
 
 /* How often batch and head calls may be halved before the residual stream leaves the device. */
@@ -118,10 +127,9 @@ static kld_status try_fit(const kld_model *m, const kld_backend *be, const kld_e
                           size_t rows, size_t longest, bool resident, unsigned halvings,
                           uint64_t group, kld_fit *out, kld_err *err) {
     uint64_t stream = resident_bytes(m, be, opt->precision, rows);
-    uint64_t room = opt->memory ? opt->memory : kld_free_memory() / 2;
     kld_schedule_free(&out->schedule);
     TRY(kld_schedule_make(&out->schedule, m, group, opt->expert_group, err));
-    out->place = resident ? KLD_ON_DEVICE : stream <= room ? KLD_ON_HOST : KLD_ON_DISK;
+    out->place = resident ? KLD_ON_DEVICE : stream <= host_room(opt) ? KLD_ON_HOST : KLD_ON_DISK;
     out->spec = spec_of(m, be, opt, rows, longest, halvings);
     out->device_bytes = device_bytes(m, &out->schedule, be, &out->spec, resident, longest) +
                         (resident ? stream : 0);
@@ -187,14 +195,23 @@ static void plan_layers(const kld_model *m, const kld_schedule *s, const kld_bac
     }
 }
 
+/* Whatever a token takes, the bytes of so many can be counted. */
+static const uint64_t MAX_PLANNED = UINT64_C(1) << 40;
+
 kld_status kld_engine_plan(const kld_model *m, const kld_backend *backend,
                            const kld_engine_options *opt, uint64_t tokens, size_t longest_window,
                            kld_plan *out, kld_err *err) {
     kld_fit fit;
     kld_plan p = {0};
     *out = p;
-    kld_status st =
-        kld_run_fit(m, backend, opt, (size_t)tokens, longest_window, UINT64_MAX, &fit, err);
+    /* What a run needs, not where this machine would put it: nothing spills. */
+    kld_engine_options roomy = *opt;
+    roomy.memory = UINT64_MAX;
+    if (tokens > MAX_PLANNED)
+        return kld_fail(err, KLD_E_USAGE, "%llu tokens are too many to plan for; at most %llu are",
+                        (unsigned long long)tokens, (unsigned long long)MAX_PLANNED);
+    size_t longest = (size_t)num_min(longest_window, tokens);
+    kld_status st = kld_run_fit(m, backend, &roomy, (size_t)tokens, longest, UINT64_MAX, &fit, err);
     if (st == KLD_OK) {
         plan_layers(m, &fit.schedule, backend, opt->precision, &p);
         p.residual_bytes = resident_bytes(m, backend, opt->precision, (size_t)tokens);

@@ -68,6 +68,8 @@ typedef struct kld_run {
 KLD_NODISCARD kld_status kld_run_fit(const kld_model *m, const kld_backend *be,
                                      const kld_engine_options *opt, size_t rows, size_t longest,
                                      uint64_t budget, kld_fit *out, kld_err *err);
+/* Host memory for the routes of `rows` tokens in a layer. */
+uint64_t kld_run_route_bytes(const kld_device_spec *spec, size_t rows);
 /* Most spans of a batch. */
 size_t kld_run_spans(const kld_device_spec *spec);
 

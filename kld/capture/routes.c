@@ -115,6 +115,65 @@ static kld_status write_head(const kld_route_book *b, size_t layer, kld_buf *out
     return kld_buf_add(out, b->run_id.b, sizeof b->run_id.b, err);
 }
 
+/* What an earlier run wrote is read to its end before it is trusted. */
+static kld_status check_digest(const kld_file *f, kld_err *err) {
+    enum { PIECE = 1 << 20 };
+    unsigned char *buf;
+    kld_sha256 sha = {0};
+    kld_digest want, got;
+    uint64_t end = f->size - KLD_SHA256_BYTES;
+    TRY(NEW_ARRAY(&buf, PIECE, err));
+    kld_status st;
+    TRY_TO(done, kld_sha256_begin(&sha, err));
+    for (uint64_t at = 0; at < end; at += PIECE) {
+        size_t n = (size_t)num_min(PIECE, end - at);
+        TRY_TO(done, kld_file_read(f, buf, at, n, err));
+        TRY_TO(done, kld_sha256_add(&sha, buf, n, err));
+    }
+    TRY_TO(done, kld_sha256_end(&sha, &got, err));
+    TRY_TO(done, kld_file_read(f, want.b, end, sizeof want.b, err));
+    if (memcmp(&want, &got, sizeof want) != 0)
+        st = kld_fail(err, KLD_E_INPUT, "%s: damaged: its SHA-256 does not match", f->path);
+done:
+    kld_sha256_drop(&sha);
+    kld_free(buf);
+    return st;
+}
+
+static kld_status check_layer(const kld_route_book *b, size_t layer, kld_err *err) {
+    const kld_file *f = &b->file[layer];
+    unsigned char head[HEAD];
+    kld_buf want = {0};
+    uint64_t size = HEAD + (uint64_t)b->rows * row_bytes(b) + KLD_SHA256_BYTES;
+    kld_status st;
+    TRY_TO(done, write_head(b, layer, &want, err));
+    if (f->size == size) TRY_TO(done, kld_file_read(f, head, 0, HEAD, err));
+    if (f->size != size || memcmp(head, want.data, HEAD) != 0)
+        st = kld_fail(err, KLD_E_INPUT, "%s: is not of this run, or cut short", f->path);
+    else if (!b->mine[layer]) st = check_digest(f, err);
+done:
+    kld_buf_free(&want);
+    return st;
+}
+
+static kld_status open_layer(kld_route_book *b, size_t layer, kld_err *err) {
+    char path[MAX_PATH];
+    if (b->file[layer].fd >= 0) return KLD_OK;
+    layer_name(b, layer, path, sizeof path);
+    kld_status st = kld_file_open(&b->file[layer], path, err);
+    if (st == KLD_OK) st = check_layer(b, layer, err);
+    if (st != KLD_OK) kld_file_close(&b->file[layer]);
+    return st == KLD_E_INPUT ? kld_where(err, st, "start again with --force, not --resume") : st;
+}
+
+/* Layers that an earlier run computed are looked at before this one goes on, not when it is done
+ * with all of its own. */
+static kld_status check_earlier(kld_route_book *b, size_t layer, kld_err *err) {
+    for (size_t l = 0; l < layer; l++)
+        if (!b->mine[l]) TRY(open_layer(b, l, err));
+    return KLD_OK;
+}
+
 static kld_status add(kld_route_book *b, const void *p, size_t n, kld_err *err) {
     TRY(kld_sha256_add(&b->sha, p, n, err));
     return kld_writer_add(&b->writer, p, n, err);
@@ -123,6 +182,7 @@ static kld_status add(kld_route_book *b, const void *p, size_t n, kld_err *err) 
 static kld_status begin_layer(kld_route_book *b, size_t layer, kld_err *err) {
     char path[MAX_PATH];
     kld_buf head = {0};
+    TRY(check_earlier(b, layer, err));
     layer_name(b, layer, path, sizeof path);
     b->mine[layer] = true;
     kld_file_close(&b->file[layer]);
@@ -171,56 +231,6 @@ fail:
     kld_routes_close(b);
     *out = NULL;
     return st;
-}
-
-/* What an earlier run wrote is read to its end before it is trusted. */
-static kld_status check_digest(const kld_file *f, kld_err *err) {
-    enum { PIECE = 1 << 20 };
-    unsigned char *buf;
-    kld_sha256 sha = {0};
-    kld_digest want, got;
-    uint64_t end = f->size - KLD_SHA256_BYTES;
-    TRY(NEW_ARRAY(&buf, PIECE, err));
-    kld_status st;
-    TRY_TO(done, kld_sha256_begin(&sha, err));
-    for (uint64_t at = 0; at < end; at += PIECE) {
-        size_t n = (size_t)num_min(PIECE, end - at);
-        TRY_TO(done, kld_file_read(f, buf, at, n, err));
-        TRY_TO(done, kld_sha256_add(&sha, buf, n, err));
-    }
-    TRY_TO(done, kld_sha256_end(&sha, &got, err));
-    TRY_TO(done, kld_file_read(f, want.b, end, sizeof want.b, err));
-    if (memcmp(&want, &got, sizeof want) != 0)
-        st = kld_fail(err, KLD_E_INPUT, "%s: damaged: its SHA-256 does not match", f->path);
-done:
-    kld_sha256_drop(&sha);
-    kld_free(buf);
-    return st;
-}
-
-static kld_status check_layer(const kld_route_book *b, size_t layer, kld_err *err) {
-    const kld_file *f = &b->file[layer];
-    unsigned char head[HEAD];
-    kld_buf want = {0};
-    uint64_t size = HEAD + (uint64_t)b->rows * row_bytes(b) + KLD_SHA256_BYTES;
-    kld_status st;
-    TRY_TO(done, write_head(b, layer, &want, err));
-    if (f->size == size) TRY_TO(done, kld_file_read(f, head, 0, HEAD, err));
-    if (f->size != size || memcmp(head, want.data, HEAD) != 0)
-        st = kld_fail(err, KLD_E_INPUT, "%s: is not of this run, or cut short", f->path);
-    else if (!b->mine[layer]) st = check_digest(f, err);
-done:
-    kld_buf_free(&want);
-    return st;
-}
-
-static kld_status open_layer(kld_route_book *b, size_t layer, kld_err *err) {
-    char path[MAX_PATH];
-    if (b->file[layer].fd >= 0) return KLD_OK;
-    layer_name(b, layer, path, sizeof path);
-    kld_status st = kld_file_open(&b->file[layer], path, err);
-    if (st == KLD_OK) st = check_layer(b, layer, err);
-    return st == KLD_E_INPUT ? kld_where(err, st, "start again without --resume") : st;
 }
 
 static kld_status read_layer(kld_route_book *b, size_t layer, size_t w, kld_records *r,

@@ -36,7 +36,8 @@ KLD_NODISCARD kld_status kld_routes_load(kld_route_book **out, const kld_model *
                                          const kld_suite *suite, const char *path, bool ids_only,
                                          kld_route_info *info, kld_err *err);
 
-/* For kld_engine_options.routes; valid until close. */
+/* For kld_engine_options.routes; valid until close.  Its first `take` fails with KLD_E_INPUT when a
+ * file of an earlier run, of a layer before, is missing or damaged. */
 const kld_route_io *kld_routes_io(const kld_route_book *b);
 
 /* Once every layer was taken: the routes of window w into *r (allocated there).

@@ -15,7 +15,7 @@ typedef struct args {
 } args;
 
 static const struct argp_option options[] = {
-    {"model", 'm', "DIR|ORG/NAME", 0, "Dense checkpoint (BF16, F16 or F32)", 1},
+    {"model", 'm', "DIR|ORG/NAME", 0, "Checkpoint to round (BF16, F16 or F32)", 1},
     {"output", 'o', "DIR", 0, "Checkpoint to write; must not exist or be empty", 1},
     {"format", KEY_FORMAT, "nvfp4|mxfp4", 0,
      "FP4 with E4M3 scales a 16 block, or with power-of-two scales a 32 block", 1},

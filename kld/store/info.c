@@ -285,6 +285,11 @@ done:
     return st;
 }
 
+static const char *shown(const json_t *v, kld_buf *text) {
+    kld_err ignored;
+    return v && kld_json_dump(v, false, text, &ignored) == KLD_OK ? (char *)text->data : "absent";
+}
+
 kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t nb, kld_err *err) {
     json_t *ja = NULL, *jb = NULL;
     kld_status st;
@@ -294,13 +299,10 @@ kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t n
     for (size_t i = 0; i <= N_FIELDS; i++) {
         const char *name = i < N_FIELDS ? fields[i].key : "routes";
         const json_t *va = json_object_get(ja, name), *vb = json_object_get(jb, name);
-        if (json_equal(va, vb)) continue;
+        if ((!va && !vb) || json_equal(va, vb)) continue;
         kld_buf ta = {0}, tb = {0};
-        kld_err ignored;
-        if (va && vb && kld_json_dump(va, false, &ta, &ignored) == KLD_OK &&
-            kld_json_dump(vb, false, &tb, &ignored) == KLD_OK)
-            st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s", name,
-                          (char *)ta.data, (char *)tb.data);
+        st = kld_fail(err, KLD_E_INPUT, "its '%s' is %.200s, this run's is %.200s", name,
+                      shown(va, &ta), shown(vb, &tb));
         kld_buf_free(&ta);
         kld_buf_free(&tb);
         break;

@@ -328,7 +328,10 @@ static void resumed(void **state) {
     info.routes.source.b[0] = 0xcd;
     assert_int_equal(kld_capture_resume(&w, path, &info, &done, &e), KLD_E_INPUT);
     assert_non_null(strstr(e.text, "its 'routes' is"));
-    info.routes.source.b[0] = 0xab;
+    info.routes = (kld_route_info){0};
+    assert_int_equal(kld_capture_resume(&w, path, &info, &done, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "this run's is absent"));
+    info.routes = make_route_info(KLD_ROUTES_REPLAYED, 0xab);
     assert_int_equal(kld_capture_resume(&w, path, &info, &done, &e), KLD_OK);
     assert_int_equal(done, 0);
     kld_capture_abort(w);

@@ -176,6 +176,59 @@ static void identity_and_plan(void **state) {
     scene_close(&s);
 }
 
+/* What a plan says does not depend on where this machine would put the hidden states, and adds up;
+ * experts included. */
+static void plans(void **state) {
+    (void)state;
+    const tiny of[] = {tiny_llama, tiny_moe};
+    for (size_t i = 0; i < 2; i++) {
+        scene s;
+        scene_open(&s, of[i]);
+        kld_engine_options o = default_options(s.m->config.vocab);
+        kld_err err = {0};
+        kld_plan p, q;
+        collected c;
+        kld_engine_stats st;
+        need(kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &p, &err), &err, "plan");
+        scene_run_ok(&s, &o, &c, &st);
+        assert_int_equal(st.peak_bytes, p.total_bytes);
+        assert_true(p.scratch_bytes < p.total_bytes);
+        collected_free(&c);
+        o.memory = 1;
+        need(kld_engine_plan(s.m, kld_backend_cpu(), &o, TOKENS, 1400, &q, &err), &err, "plan");
+        assert_memory_equal(&p, &q, sizeof p);
+        uint64_t most = UINT64_C(1) << 40;
+        need(kld_engine_plan(s.m, kld_backend_cpu(), &o, most, SIZE_MAX, &q, &err), &err, "plan");
+        assert_true(q.residual_bytes >= most * s.m->config.hidden * 4);
+        assert_true(q.total_bytes > q.residual_bytes && q.scratch_bytes < q.total_bytes);
+        assert_int_equal(kld_engine_plan(s.m, kld_backend_cpu(), &o, most + 1, 9, &q, &err),
+                         KLD_E_USAGE);
+        scene_close(&s);
+    }
+}
+
+/* The host memory allowed is that of all devices together. */
+static void shared_memory(void **state) {
+    (void)state;
+    static const int twice[2] = {0, 0};
+    scene s;
+    scene_open(&s, tiny_llama);
+    kld_engine_options o = default_options(s.m->config.vocab);
+    collected c;
+    kld_engine_stats st;
+    o.memory = TOKENS * s.m->config.hidden * sizeof(float);
+    scene_run_ok(&s, &o, &c, &st);
+    assert_string_equal(st.resident_in, "host memory");
+    collected_free(&c);
+    o.devices = twice;
+    o.n_devices = 2;
+    o.memory = (1 + 1400 + 10) * s.m->config.hidden * sizeof(float); /* one of the two would fit */
+    scene_run_ok(&s, &o, &c, &st);
+    assert_string_equal(st.resident_in, "a spill file");
+    collected_free(&c);
+    scene_close(&s);
+}
+
 /* Windows dealt to two and three devices: the same bytes, checkpoints of either kind included. */
 static void several_devices(void **state) {
     (void)state;
@@ -218,35 +271,49 @@ static void several_devices(void **state) {
 
 static void allocation_failures(void **state) {
     (void)state;
-    scene s;
-    scene_open(&s, tiny_llama);
-    kld_engine_options o = default_options(s.m->config.vocab);
-    o.state_dir = s.state;
-    kld_seq q[2] = {{s.ids, 30, 0}, {s.ids + 5, 20, 2}};
-    kld_sink none = {0};
-    kld_status st = KLD_E_NOMEM;
-    size_t n = 1;
-    for (; st != KLD_OK && n < 2000; n++) {
-        kld_engine_stats stats;
-        kld_err err = {0};
-        kld_mem_fail_after(n);
-        st = kld_engine_run(s.m, kld_backend_cpu(), q, 2, &o, &none, &stats, &err);
-        kld_mem_fail_after(0);
-        if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", n, err.text);
+    static const int twice[2] = {0, 0};
+    for (int moe = 0; moe < 2; moe++) {
+        scene s;
+        scene_open(&s, moe ? tiny_moe : tiny_llama);
+        kld_engine_options o = default_options(s.m->config.vocab);
+        o.state_dir = s.state;
+        if (moe) {
+            o.devices = twice;
+            o.n_devices = 2;
+            o.memory = 1;
+        }
+        kld_seq q[2] = {{s.ids, 30, 0}, {s.ids + 5, 20, 2}};
+        kld_sink none = {0};
+        kld_status st = KLD_E_NOMEM;
+        size_t n = 1;
+        for (; st != KLD_OK && n < 2000; n++) {
+            kld_engine_stats stats;
+            kld_err err = {0};
+            kld_mem_fail_after(n);
+            st = kld_engine_run(s.m, kld_backend_cpu(), q, 2, &o, &none, &stats, &err);
+            kld_mem_fail_after(0);
+            if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("allocation %zu: %s", n, err.text);
+        }
+        print_message("%zu allocations\n", n - 1);
+        assert_int_equal(st, KLD_OK);
+        assert_true(n > 20);
+        scene_close(&s);
     }
-    print_message("%zu allocations\n", n - 1);
-    assert_int_equal(st, KLD_OK);
-    assert_true(n > 20);
-    scene_close(&s);
 }
 
 int main(void) {
     kld_log_set_level(KLD_LOG_QUIET);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),       cmocka_unit_test(threads_and_memory),
-        cmocka_unit_test(other_windows),       cmocka_unit_test(gather),
-        cmocka_unit_test(bad_options),         cmocka_unit_test(identity_and_plan),
-        cmocka_unit_test(allocation_failures), cmocka_unit_test(several_devices),
+        cmocka_unit_test(golden_models),
+        cmocka_unit_test(threads_and_memory),
+        cmocka_unit_test(other_windows),
+        cmocka_unit_test(gather),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(identity_and_plan),
+        cmocka_unit_test(plans),
+        cmocka_unit_test(shared_memory),
+        cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(several_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
