@@ -11,16 +11,20 @@
  * then groups. */
 typedef struct rule {
     kld_pattern pattern;
-    int set;
     kld_act_said said;
 } rule;
+typedef struct rule_list {
+    rule *rule; /* owned [n] */
+    size_t n, cap;
+    kld_pattern_index index; /* when all of them are there */
+} rule_list;
 enum { SET_IGNORED, SET_LAYERS, SET_GROUPS, SETS };
 
 struct kld_act_config {
     kld_model *m; /* borrowed; its arena keeps texts */
-    rule *rule;   /* owned [n] */
-    size_t n, cap;
+    rule_list set[SETS];
     kld_act_said otherwise;
+    int weights_only; /* see below; -1: not asked yet */
 };
 
 static const kld_act_said NOTHING = {.by_tensors = true}, NONE;
@@ -42,15 +46,15 @@ static const char *text_of(const json_t *o, const char *key) {
 
 static kld_status add(kld_act_config *c, int set, kld_match_rule how, const char *text,
                       const kld_act_said *said, kld_err *err) {
+    rule_list *l = &c->set[set];
     if (!text) return KLD_OK;
-    if (c->n == c->cap) {
-        size_t cap = c->cap ? 2 * c->cap : 16;
-        TRY(kld_realloc((void **)&c->rule, cap, sizeof *c->rule, err));
-        c->cap = cap;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 16;
+        TRY(kld_realloc((void **)&l->rule, cap, sizeof *l->rule, err));
+        l->cap = cap;
     }
-    TRY(kld_pattern_init(&c->rule[c->n].pattern, how, text, err));
-    c->rule[c->n].set = set;
-    c->rule[c->n++].said = *said;
+    TRY(kld_pattern_init(&l->rule[l->n].pattern, how, text, err));
+    l->rule[l->n++].said = *said;
     return KLD_OK;
 }
 
@@ -175,7 +179,7 @@ static bool ends(const char *s, const char *suffix) {
 }
 
 /* Nowhere in the file is anything for NVFP4 inputs: neither a scale nor a declaration. */
-static bool weights_only(const kld_model *m, const json_t *q) {
+static bool find_weights_only(const kld_model *m, const json_t *q) {
     const char *name;
     json_t *group;
     json_object_foreach(
@@ -184,6 +188,12 @@ static bool weights_only(const kld_model *m, const json_t *q) {
     for (size_t i = 0; i < m->ckpt.n_tensors; i++)
         if (ends(m->ckpt.tensors[i].name, ".input_scale")) return false;
     return true;
+}
+
+/* Asked once: it looks at every tensor, and there may be an entry for each. */
+static bool weights_only(kld_act_config *c, const json_t *q) {
+    if (c->weights_only < 0) c->weights_only = find_weights_only(c->m, q);
+    return c->weights_only;
 }
 
 static kld_status modelopt_said(kld_act_config *c, const json_t *q, const char *algo,
@@ -195,7 +205,7 @@ static kld_status modelopt_said(kld_act_config *c, const json_t *q, const char *
         *out = (kld_act_said){.quant = algorithms[i].quant,
                               .refused = algorithms[i].refused,
                               .formats = algorithms[i].formats};
-        if (out->quant.format == KLD_AQ_NVFP4 && weights_only(c->m, q)) out->quant = NONE.quant;
+        if (out->quant.format == KLD_AQ_NVFP4 && weights_only(c, q)) out->quant = NONE.quant;
         return KLD_OK;
     }
     char text[128];
@@ -327,7 +337,13 @@ kld_status kld_act_config_open(kld_act_config **out, kld_model *m, kld_err *err)
     kld_act_config *c;
     TRY(NEW_ARRAY(&c, 1, err));
     c->m = m;
+    c->weights_only = -1;
     kld_status st = read_config(c, kld_quant_config(&m->ckpt), err);
+    for (int i = 0; st == KLD_OK && i < SETS; i++) {
+        rule_list *l = &c->set[i];
+        if (l->n)
+            st = kld_pattern_index_init(&l->index, &l->rule->pattern, l->n, sizeof *l->rule, err);
+    }
     if (st == KLD_OK) *out = c;
     else kld_act_config_close(c);
     return st;
@@ -335,8 +351,12 @@ kld_status kld_act_config_open(kld_act_config **out, kld_model *m, kld_err *err)
 
 void kld_act_config_close(kld_act_config *c) {
     if (!c) return;
-    for (size_t i = 0; i < c->n; i++) kld_pattern_free(&c->rule[i].pattern);
-    kld_free(c->rule);
+    for (int i = 0; i < SETS; i++) {
+        rule_list *l = &c->set[i];
+        for (size_t k = 0; k < l->n; k++) kld_pattern_free(&l->rule[k].pattern);
+        kld_free(l->rule);
+        kld_pattern_index_free(&l->index);
+    }
     kld_free(c);
 }
 
@@ -351,17 +371,24 @@ kld_status kld_act_config_of(kld_act_config *c, const char *module, kld_act_said
     kld_module_names_init(&names, module);
     *out = c->otherwise;
     for (int set = 0; set < SETS; set++) {
+        rule_list *l = &c->set[set];
         int best = 3;
-        for (size_t i = 0; i < c->n; i++) {
-            const rule *r = &c->rule[i];
+        size_t first = 0;
+        TRY(kld_pattern_index_find(&l->index, &names, "Linear", err));
+        for (size_t k = 0; k < l->index.n_found; k++) {
+            size_t i = l->index.found[k];
+            const kld_pattern *p = &l->rule[i].pattern;
+            int rank = rank_of(p);
             bool hit;
-            if (r->set != set || rank_of(&r->pattern) >= best) continue;
-            TRY(kld_pattern_match_any(&r->pattern, &names, "Linear", &hit, err));
+            if (rank > best || (rank == best && i >= first)) continue;
+            TRY(kld_pattern_match_any(p, &names, "Linear", &hit, err));
             if (!hit) continue;
-            best = rank_of(&r->pattern);
-            *out = r->said;
+            best = rank;
+            first = i;
         }
-        if (best < 3) return KLD_OK;
+        if (best == 3) continue;
+        *out = l->rule[first].said;
+        return KLD_OK;
     }
     return KLD_OK;
 }

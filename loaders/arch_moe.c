@@ -118,7 +118,10 @@ static const kld_assert_row qwen3_moe_asserts[] = {{"mlp_bias", "false"},
                                                    {"qkv_bias", "false"},
                                                    {"use_qk_norm", "true"},
                                                    {"shared_expert_intermediate_size", "0"}};
-static const kld_assert_row glm4_moe_asserts[] = {{"mlp_bias", "false"}};
+static const kld_assert_row glm4_moe_asserts[] = {{"mlp_bias", "false"},
+                                                  {"scoring_func", "\"sigmoid\""},
+                                                  {"topk_method", "\"noaux_tc\""},
+                                                  {"moe_layer_freq", "1"}};
 static const kld_assert_row mixtral_asserts[] = {{"attention_bias", "false"}};
 static const kld_assert_row minimax_m2_asserts[] = {
     {"use_qk_norm", "true"},           {"qk_norm_type", "\"per_layer\""},
@@ -210,10 +213,8 @@ const kld_arch kld_arch_mixtral = {ARCH(mixtral, mixtral_asserts), .experts = &m
                                    .window = KLD_WINDOW_ALL_LAYERS, .rope_theta = 1e6,
                                    .score = KLD_SCORE_SOFTMAX};
 
-static const char *const glm4_moe_ignored[] = {"topk_method", NULL};
 static const char *const partial_lists[] = {"partial_rotary_factor", "mlp_layer_types", NULL};
 const kld_arch kld_arch_glm4_moe = {ARCH(glm4_moe, glm4_moe_asserts),
-                                    .ignored = glm4_moe_ignored,
                                     .lists = partial_lists,
                                     .experts = &mlp_experts,
                                     .rope_theta = 10000,

@@ -209,7 +209,12 @@ static kld_status read_activation(const json_t *text, const kld_arch *arch, kld_
     const char *s = json_string_value(v);
     bool silu = s && (!strcmp(s, "silu") || !strcmp(s, "swish"));
     /* What gpt-oss computes is written down as silu. */
-    if (silu && arch->activation == KLD_ACT_CLAMPED_GLU) return KLD_OK;
+    if (arch->activation == KLD_ACT_CLAMPED_GLU) {
+        if (silu) return KLD_OK;
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "config.json: '%s' is %.80s; of %s only silu is implemented", key,
+                        s ? s : kld_json_kind(v), arch->family);
+    }
     *out = silu ? KLD_ACT_SILU : KLD_ACT_GELU_TANH;
     if (silu || (s && !strcmp(s, "gelu_pytorch_tanh"))) return KLD_OK;
     return kld_fail(err, KLD_E_UNSUPPORTED,

@@ -3,6 +3,7 @@
 #include "kld/base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -40,7 +41,10 @@ static long layer_in(const char *text, const char *dot) {
     long n = 0;
     const char *digits = at;
     for (; *at >= '0' && *at <= '9' && at - digits < 9; at++) n = n * 10 + (*at - '0');
-    return at > digits && strncmp(at, dot, strlen(dot)) == 0 ? n : -1;
+    if (at == digits || strncmp(at, dot, strlen(dot)) != 0) return -1;
+    /* In a regex the dot may be optional: layers\.1\.* is about layer 10, too. */
+    const char *next = at + strlen(dot);
+    return *dot == '\\' && *next && strchr("*?{", *next) ? -1 : n;
 }
 
 static kld_status compile(kld_pattern *p, const char *text, kld_err *err) {
@@ -207,5 +211,88 @@ kld_status kld_pattern_match_any(const kld_pattern *p, const kld_module_names *m
     if (p->layer >= 0 && m->layer >= 0 && p->layer != m->layer) return KLD_OK;
     for (size_t i = 0; !*hit && i < m->n; i++)
         TRY(kld_pattern_match(p, m->form[i], class_name, hit, err));
+    return KLD_OK;
+}
+
+/* ---- many entries ------------------------------------------------------------------------ */
+
+/* It matches a class, a whole name, or a part of one that begins or ends at a dot. */
+static bool is_name(const kld_pattern *p) {
+    if (p->regex) return false;
+    return p->rule == KLD_MATCH_CT || p->rule == KLD_MATCH_PREFIX ||
+           (p->rule == KLD_MATCH_QUARK && !strpbrk(p->text, "*?["));
+}
+
+static int by_text(const void *a, const void *b) {
+    const kld_pattern_name *x = a, *y = b;
+    int order = strcmp(x->text, y->text);
+    return order ? order : (x->at > y->at) - (x->at < y->at);
+}
+
+kld_status kld_pattern_index_init(kld_pattern_index *x, const kld_pattern *p, size_t n,
+                                  size_t stride, kld_err *err) {
+    *x = (kld_pattern_index){0};
+    if (!n) return KLD_OK;
+    kld_status st = NEW_ARRAY(&x->name, n, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&x->rest, n, err);
+    for (size_t i = 0; st == KLD_OK && i < n; i++) {
+        const kld_pattern *at = (const kld_pattern *)((const char *)p + i * stride);
+        if (is_name(at)) x->name[x->n_names++] = (kld_pattern_name){at->text, i};
+        else x->rest[x->n_rest++] = i;
+    }
+    if (st != KLD_OK) kld_pattern_index_free(x);
+    else if (x->n_names) qsort(x->name, x->n_names, sizeof *x->name, by_text);
+    return st;
+}
+
+void kld_pattern_index_free(kld_pattern_index *x) {
+    kld_free(x->name);
+    kld_free(x->rest);
+    kld_free(x->found);
+    *x = (kld_pattern_index){0};
+}
+
+static kld_status add_found(kld_pattern_index *x, size_t at, kld_err *err) {
+    if (x->n_found == x->cap_found) {
+        size_t cap = x->cap_found ? 2 * x->cap_found : x->n_rest + 16;
+        TRY(kld_realloc((void **)&x->found, cap, sizeof *x->found, err));
+        x->cap_found = cap;
+    }
+    x->found[x->n_found++] = at;
+    return KLD_OK;
+}
+
+/* The entry's text against the first n characters of s. */
+static int compare(const char *text, const char *s, size_t n) {
+    int order = strncmp(text, s, n);
+    return order ? order : text[n] != '\0';
+}
+
+static kld_status find_text(kld_pattern_index *x, const char *s, size_t n, kld_err *err) {
+    size_t lo = 0, hi = x->n_names;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (compare(x->name[mid].text, s, n) < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    for (; lo < x->n_names && !compare(x->name[lo].text, s, n); lo++)
+        TRY(add_found(x, x->name[lo].at, err));
+    return KLD_OK;
+}
+
+kld_status kld_pattern_index_find(kld_pattern_index *x, const kld_module_names *m,
+                                  const char *class_name, kld_err *err) {
+    x->n_found = 0;
+    for (size_t i = 0; i < x->n_rest; i++) TRY(add_found(x, x->rest[i], err));
+    if (class_name) TRY(find_text(x, class_name, strlen(class_name), err));
+    for (size_t i = 0; x->n_names && i < m->n; i++) {
+        const char *s = m->form[i];
+        size_t n = strlen(s);
+        TRY(find_text(x, s, n, err));
+        for (const char *dot = strchr(s, '.'); dot; dot = strchr(dot + 1, '.')) {
+            TRY(find_text(x, s, (size_t)(dot - s), err));
+            TRY(find_text(x, dot + 1, n - (size_t)(dot + 1 - s), err));
+        }
+    }
     return KLD_OK;
 }

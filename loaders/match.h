@@ -53,6 +53,32 @@ void kld_module_names_init(kld_module_names *m, const char *module);
 KLD_NODISCARD kld_status kld_pattern_match_any(const kld_pattern *p, const kld_module_names *m,
                                                const char *class_name, bool *hit, kld_err *err);
 
+/* The entries of a list, so that a module need not be held against each: mixtures have lists of
+ * 50,000.  {0} is empty. */
+typedef struct kld_pattern_name {
+    const char *text; /* borrowed from the pattern */
+    size_t at;
+} kld_pattern_name;
+typedef struct kld_pattern_index {
+    kld_pattern_name
+        *name; /* owned: entries that are a name or a part of it up to a dot, by text */
+    size_t n_names;
+    size_t *rest; /* owned: those that must be tried, in order */
+    size_t n_rest;
+    size_t *found; /* owned: what kld_pattern_index_find gave */
+    size_t n_found, cap_found;
+} kld_pattern_index;
+
+/* Of p[0] .. p[n-1], which must stay; `stride` bytes from one to the next.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_pattern_index_init(kld_pattern_index *x, const kld_pattern *p,
+                                                size_t n, size_t stride, kld_err *err);
+void kld_pattern_index_free(kld_pattern_index *x);
+
+/* found[0] .. found[n_found-1]: numbers of all entries that may match, some twice, in no order; no
+ * other does.  Until the next call.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_pattern_index_find(kld_pattern_index *x, const kld_module_names *m,
+                                                const char *class_name, kld_err *err);
+
 /* Shell wildcards * ? [set] [!set] over the whole text; no escapes, as Python's fnmatch. */
 bool kld_glob(const char *pattern, const char *text);
 

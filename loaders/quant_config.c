@@ -29,7 +29,8 @@ enum {
 typedef struct rule_set {
     kld_pattern *p; /* [n] owned */
     size_t n, cap;
-    unsigned *expect; /* [n] owned, parallel */
+    unsigned *expect;        /* [n] owned, parallel */
+    kld_pattern_index index; /* when all of them are there */
 } rule_set;
 
 typedef struct expectation {
@@ -129,6 +130,7 @@ static void free_rules(rule_set *s) {
     for (size_t i = 0; i < s->n; i++) kld_pattern_free(&s->p[i]);
     kld_free(s->p);
     kld_free(s->expect);
+    kld_pattern_index_free(&s->index);
     *s = (rule_set){0};
 }
 
@@ -234,13 +236,21 @@ static kld_status read_fp8(expectation *e, const json_t *q, kld_err *err) {
     return add_list(&e->ignored, KLD_MATCH_PREFIX, q, "modules_to_not_convert", EXPECT_DENSE, err);
 }
 
+/* modelopt, modelopt_fp4, ..., in any case. */
+static bool is_modelopt(const char *method) {
+    static const char name[] = "modelopt";
+    char start[sizeof name];
+    snprintf(start, sizeof start, "%s", method);
+    return same_word(start, name);
+}
+
 static kld_status read_expectation(expectation *e, const json_t *q, kld_err *err) {
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     if (!method && json_object_get(q, "quant_algo")) method = "modelopt";
     if (!method && json_object_get(q, "config_groups")) method = "compressed-tensors";
     e->method = method ? method : "unknown";
     if (same_word(e->method, "compressed-tensors")) return read_ct(e, q, err);
-    if (!strncmp(e->method, "modelopt", 8)) return read_modelopt(e, q, err);
+    if (is_modelopt(e->method)) return read_modelopt(e, q, err);
     if (same_word(e->method, "quark")) return read_quark(e, q, err);
     if (same_word(e->method, "fp8")) return read_fp8(e, q, err);
     if (same_word(e->method, "gptq")) return read_gptq(e, q, err);
@@ -266,16 +276,21 @@ static int rank_of(const kld_pattern *p, const char *class_name) {
 static kld_status apply(rule_set *s, const kld_module_names *module, const char *class_name,
                         bool *hit, unsigned *expect, kld_err *err) {
     int best = 3;
-    for (size_t i = 0; i < s->n; i++) {
+    size_t first = 0;
+    TRY(kld_pattern_index_find(&s->index, module, class_name, err));
+    for (size_t k = 0; k < s->index.n_found; k++) {
+        size_t i = s->index.found[k];
         bool now;
         TRY(kld_pattern_match_any(&s->p[i], module, class_name, &now, err));
         if (!now) continue;
         s->p[i].used = true;
-        if (rank_of(&s->p[i], class_name) >= best) continue;
-        best = rank_of(&s->p[i], class_name);
-        *expect = s->expect[i];
+        int rank = rank_of(&s->p[i], class_name);
+        if (rank > best || (rank == best && i >= first)) continue;
+        best = rank;
+        first = i;
     }
     *hit = best < 3;
+    if (*hit) *expect = s->expect[first];
     return KLD_OK;
 }
 
@@ -359,7 +374,9 @@ static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {
 static kld_status mark_named(rule_set *s, const char *module, size_t *left, kld_err *err) {
     kld_module_names names;
     kld_module_names_init(&names, module);
-    for (size_t i = 0; i < s->n; i++) {
+    TRY(kld_pattern_index_find(&s->index, &names, NULL, err));
+    for (size_t k = 0; k < s->index.n_found; k++) {
+        size_t i = s->index.found[k];
         bool hit;
         if (s->p[i].used) continue;
         TRY(kld_pattern_match_any(&s->p[i], &names, NULL, &hit, err));
@@ -447,6 +464,10 @@ kld_status kld_quant_config_check(kld_model *m, kld_err *err) {
         return kld_model_warn(m, err, "there is a quantization config, but no weight is quantized");
     expectation e = {0};
     kld_status st = kld_where(err, read_expectation(&e, q, err), "quantization config");
+    rule_set *sets[] = {&e.ignored, &e.layers, &e.groups};
+    for (size_t i = 0; st == KLD_OK && i < 3; i++)
+        st = kld_pattern_index_init(&sets[i]->index, sets[i]->p, sets[i]->n, sizeof(kld_pattern),
+                                    err);
     if (st == KLD_OK) st = check_modules(m, &e, err);
     if (st == KLD_OK) st = check_lists(m, &e, err);
     free_rules(&e.ignored);

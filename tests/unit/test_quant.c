@@ -304,6 +304,9 @@ static void layer_numbers(void **state) {
     } all[] = {
         {KLD_MATCH_CT, "re:.*layers\\.3\\.mlp", true, false},
         {KLD_MATCH_CT, "re:.*layers.3.*mlp", true, true},
+        {KLD_MATCH_CT, "re:.*layers\\.3\\.*", true, true}, /* dots, or none */
+        {KLD_MATCH_CT, "re:.*layers\\.3\\.{0,1}", true, true},
+        {KLD_MATCH_CT, "re:.*layers\\.3\\.+", true, false},
         {KLD_MATCH_CT, "re:.*layers\\.3\\.attn|.*layers\\.30\\.mlp", false, true},
         {KLD_MATCH_CT, "re:(?!.*layers\\.3\\.).*mlp", false, true},
         {KLD_MATCH_CT, "re:.*layers\\.3[0-9]?\\.", true, true},
@@ -321,6 +324,64 @@ static void layer_numbers(void **state) {
             matches(all[i].rule, all[i].entry, thirty) != all[i].thirty)
             fail_msg("%s", all[i].entry);
     }
+}
+
+/* Of a list in the index, exactly those entries match that match when each is asked. */
+static void many_entries(void **state) {
+    (void)state;
+    enum { NAMED = 2000 };
+    static const struct {
+        kld_match_rule rule;
+        const char *entry;
+    } some[] = {{KLD_MATCH_CT, "Linear"},
+                {KLD_MATCH_CT, "model.layers.7.mlp.up_proj"},
+                {KLD_MATCH_CT, "model.layers.7.mlp"},
+                {KLD_MATCH_CT, "re:.*layers\\.7\\."},
+                {KLD_MATCH_CT, "re:("},
+                {KLD_MATCH_PREFIX, "language_model.layers.7"},
+                {KLD_MATCH_PREFIX, "layers.7.mlp.up_proj"},
+                {KLD_MATCH_PREFIX, "mlp.up_proj"},
+                {KLD_MATCH_PREFIX, "up_proj"},
+                {KLD_MATCH_PREFIX, "p_proj"},
+                {KLD_MATCH_PREFIX, "mlp"},
+                {KLD_MATCH_PREFIX, ""},
+                {KLD_MATCH_PREFIX, "model.layers.7.mlp.up_proj"},
+                {KLD_MATCH_PREFIX, "model.layers.7.mlp.up_proj"},
+                {KLD_MATCH_GLOB, "*layers.7.*"},
+                {KLD_MATCH_GLOB, "mlp"},
+                {KLD_MATCH_QUARK, "*up_proj"},
+                {KLD_MATCH_QUARK, "layers.7.mlp.up_proj"},
+                {KLD_MATCH_QUARK, "layers.[67].mlp.up_proj"},
+                {KLD_MATCH_REGEX, "model.layers.*.mlp"},
+                {KLD_MATCH_SUBSTRING, "up"}};
+    enum { SOME = sizeof some / sizeof *some, ALL = SOME + NAMED };
+    static kld_pattern p[ALL];
+    static char text[NAMED][64];
+    static bool seen[ALL];
+    for (size_t i = 0; i < ALL; i++) {
+        if (i >= SOME)
+            snprintf(text[i - SOME], sizeof text[0], "model.layers.7.mlp.experts.%zu.up_proj", i);
+        assert_int_equal(kld_pattern_init(&p[i], i < SOME ? some[i].rule : KLD_MATCH_PREFIX,
+                                          i < SOME ? some[i].entry : text[i - SOME], NULL),
+                         KLD_OK);
+    }
+    kld_pattern_index x;
+    kld_module_names names;
+    assert_int_equal(kld_pattern_index_init(&x, p, ALL, sizeof *p, NULL), KLD_OK);
+    kld_module_names_init(&names, "model.language_model.layers.7.mlp.up_proj");
+    assert_int_equal(kld_pattern_index_find(&x, &names, "Linear", NULL), KLD_OK);
+    assert_true(x.n_found < 100); /* not each of the named ones */
+    for (size_t k = 0; k < x.n_found; k++) seen[x.found[k]] = true;
+    for (size_t i = 0; i < ALL; i++) {
+        bool hit;
+        assert_int_equal(kld_pattern_match_any(&p[i], &names, "Linear", &hit, NULL), KLD_OK);
+        if (hit && !seen[i]) fail_msg("%s", p[i].text);
+        kld_pattern_free(&p[i]);
+    }
+    kld_pattern_index_free(&x);
+    assert_int_equal(kld_pattern_index_init(&x, NULL, 0, sizeof *p, NULL), KLD_OK);
+    assert_int_equal(kld_pattern_index_find(&x, &names, "Linear", NULL), KLD_OK);
+    assert_int_equal(x.n_found, 0);
 }
 
 static void globs(void **state) {
@@ -345,6 +406,6 @@ int main(void) {
         cmocka_unit_test(mxfp4_example), cmocka_unit_test(fp8_example),
         cmocka_unit_test(bad_scales),    cmocka_unit_test(nonfinite_values),
         cmocka_unit_test(ignore_lists),  cmocka_unit_test(layer_numbers),
-        cmocka_unit_test(globs)};
+        cmocka_unit_test(many_entries),  cmocka_unit_test(globs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
