@@ -77,6 +77,9 @@ static bool shape_ok(kld_shape_rule rule, const kld_tensor *t, const kld_expect 
     case KLD_SHAPE_HALF: cols /= 2; break;
     case KLD_SHAPE_BLOCK16: cols /= 16; break;
     case KLD_SHAPE_BLOCK32: cols /= 32; break;
+    case KLD_SHAPE_COLS:
+        snprintf(expected, n, "[%zu]", w->cols);
+        return kld_shape_is(t, 1, w->cols, 0);
     case KLD_SHAPE_SCALAR:
         snprintf(expected, n, "[] or [1]");
         return kld_tensor_elements(t) == 1 && t->rank <= 1;
@@ -121,6 +124,7 @@ static kld_status fill_part(kld_weight *w, const kld_part_row *p, const kld_tens
     case KLD_ROLE_ZEROS: w->zeros = t; break;
     case KLD_ROLE_INDEX: w->index = t; break;
     case KLD_ROLE_EXTENT: w->extent = t; break;
+    case KLD_ROLE_PRE: w->pre = t; break;
     }
     return KLD_OK;
 }
