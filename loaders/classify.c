@@ -129,6 +129,19 @@ static kld_status fill_part(kld_weight *w, const kld_part_row *p, const kld_tens
     return KLD_OK;
 }
 
+static kld_status check_by_row(const kld_weight *w, const kld_module *m, kld_err *err) {
+    if (!kld_format_by_row(w->format))
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "%.300s: an embedding in %s is not implemented: its rows do not have bytes "
+                        "of their own",
+                        m->prefix, kld_format_name(w->format));
+    if (w->pre)
+        return kld_fail(err, KLD_E_INPUT,
+                        "tensor '%.300s': an embedding has no input that it could multiply",
+                        w->pre->name);
+    return KLD_OK;
+}
+
 static kld_status fill(kld_weight *w, const kld_format_row *row, const kld_module *m,
                        const kld_expect *want, kld_err *err) {
     w->format = row->format;
@@ -147,7 +160,7 @@ static kld_status fill(kld_weight *w, const kld_format_row *row, const kld_modul
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "%.300s: %s here is not implemented; BF16, F16 or F32 is", m->prefix,
                         kld_format_name(w->format));
-    return KLD_OK;
+    return want->by_row ? check_by_row(w, m, err) : KLD_OK;
 }
 
 /* Nothing matched: say the most useful thing that is true. */

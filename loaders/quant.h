@@ -112,6 +112,9 @@ static inline unsigned kld_format_bits(kld_format f) {
     return eight ? 8 : f >= KLD_FMT_INT8 && f < KLD_FMT_COUNT ? 4 : 0;
 }
 
+/* Whether a row is decoded from bytes of its own (and scales): what an embedding needs. */
+static inline bool kld_format_by_row(kld_format f) { return f < KLD_FMT_INT4_PAIRS; }
+
 /* The stored parts of one weight in memory, as read from disk. */
 typedef struct kld_weight_view {
     const unsigned char *data, *scale, *global, *zeros, *index;

@@ -16,6 +16,22 @@ float *recast_values(const kld_model *m, const kld_weight *w);
 /* A recast_fn whose ctx is the model: quantized weights as F32 with the factors folded in. */
 bool recast_dense(built *b, const kld_weight_at *at, void *model);
 
+/* What recast_awq makes of a model's projections: random weights with a pre_quant_scale each, BF16;
+ * gate and up of dense MLPs and of odd experts have the same. */
+typedef struct awq_form {
+    uint64_t seed;
+    bool integer;    /* INT8, else NVFP4 */
+    bool has_pre;    /* else none has factors */
+    size_t poisoned; /* > 0: factor 5 of that weight is NaN */
+    size_t n;        /* weights so far */
+} awq_form;
+bool recast_awq(built *b, const kld_weight_at *at, void *form);
+
+/* Every form of a quantized embedding, random; ctx points to its number, a size_t. */
+enum { RECAST_EMBEDDINGS = 12 };
+extern const char *const recast_embeddings[RECAST_EMBEDDINGS];
+bool recast_embedding(built *b, const kld_weight_at *at, void *which);
+
 /* "PREFIX.SUFFIX" beside the weight's data, [rows] or [rows, cols] (cols 0: a vector; both 0: a
  * scalar). */
 void recast_tensor(built *b, const kld_weight *w, const char *suffix, const char *dtype,

@@ -182,10 +182,6 @@ static const struct {
     {{{UP "weight_double_scale", "F32", "[1]", 4, 0, NULL}},
      KLD_E_INPUT,
      "form no known weight format"},
-    {{{"model.embed_tokens.weight", "F8_E4M3", "[8,32]", 256, 0, NULL},
-      {"model.embed_tokens.weight_scale", "F32", "[8]", 32, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "model.embed_tokens: FP8 (per channel) here is not implemented"},
 };
 
 #define NO_WEIGHT                                                                                  \

@@ -1,7 +1,6 @@
 /* Factors of a product's input (ModelOpt's pre_quant_scale): operations against FP64 and against
  * themselves in parts, whole models against twins whose weights have them folded in. */
 #include "kld/base/log.h"
-#include "loaders/numfmt.h"
 #include "tests/unit/opkit.h"
 #include "tests/unit/recastkit.h"
 
@@ -288,53 +287,6 @@ static void experts(void **state) {
 
 /* ---- whole models ------------------------------------------------------------------------- */
 
-/* What a model's projections become. */
-typedef struct form {
-    uint64_t seed;
-    bool integer;    /* INT8, else NVFP4 */
-    bool has_pre;    /* else none has factors */
-    size_t poisoned; /* > 0: factor 5 of that weight is NaN */
-    size_t n;        /* weights so far */
-} form;
-
-/* BF16; gate and up of even experts, and of dense MLPs, have the same. */
-static void put_pre(built *b, const kld_weight_at *at, form *f) {
-    uint16_t pre[256];
-    bool shared = at->slot == KLD_SLOT_UP || (at->slot == KLD_SLOT_EXPERT_UP && at->expert % 2);
-    uint64_t seed = f->seed + (shared ? at->next - 1 : at->next) + 1000 * at->layer;
-    for (size_t c = 0; c < at->w->cols; c++)
-        pre[c] = kld_f32_to_bf16((float)exp(2 * rnd(&seed) - 1));
-    if (f->n == f->poisoned) pre[5] = 0x7fc1;
-    recast_tensor(b, at->w, "pre_quant_scale", "BF16", at->w->cols, 0, pre, 2 * at->w->cols);
-}
-
-static bool put_awq(built *b, const kld_weight_at *at, void *ctx) {
-    form *f = ctx;
-    const kld_weight *w = at->w;
-    if (!at->layer || w->cols == 1 || at->slot == KLD_SLOT_ROUTER) return false;
-    size_t n = w->rows * w->cols, blocks = n / 16;
-    unsigned char *code = malloc(n), *scale = malloc(blocks);
-    float *rows = malloc(w->rows * sizeof *rows), global = 0.02f;
-    assert_true(code && scale && rows);
-    f->n++;
-    for (size_t i = 0; i < n; i++) code[i] = (unsigned char)(rnd(&f->seed) * 256);
-    for (size_t i = 0; i < blocks; i++) scale[i] = (unsigned char)(0x30 + rnd(&f->seed) * 16);
-    for (size_t i = 0; i < w->rows; i++) rows[i] = (float)(1e-3 + 1e-3 * rnd(&f->seed));
-    if (f->integer) {
-        recast_tensor(b, w, "weight", "I8", w->rows, w->cols, code, n);
-        recast_tensor(b, w, "weight_scale", "F32", w->rows, 0, rows, w->rows * sizeof *rows);
-    } else {
-        recast_tensor(b, w, "weight", "U8", w->rows, w->cols / 2, code, n / 2);
-        recast_tensor(b, w, "weight_scale", "F8_E4M3", w->rows, w->cols / 16, scale, blocks);
-        recast_tensor(b, w, "weight_scale_2", "F32", 0, 0, &global, sizeof global);
-    }
-    if (f->has_pre) put_pre(b, at, f);
-    free(code);
-    free(scale);
-    free(rows);
-    return true;
-}
-
 static collected logits_of(const kld_model *m, const scene *s, const kld_engine_options *o,
                            kld_engine_stats *stats) {
     collected c = {.vocab = m->config.vocab, .fail_at = SIZE_MAX, .want_logits = true};
@@ -373,10 +325,10 @@ static void folded(void **state) {
         scene s;
         built with, without, twin;
         scene_open(&s, i < 2 ? dense : tiny_blocks);
-        form f = {.seed = 3, .integer = i % 2, .has_pre = true}, none = f;
+        awq_form f = {.seed = 3, .integer = i % 2, .has_pre = true}, none = f;
         none.has_pre = false;
-        kld_model *m = recast(&with, s.m, put_awq, &f),
-                  *other = recast(&without, s.m, put_awq, &none);
+        kld_model *m = recast(&with, s.m, recast_awq, &f),
+                  *other = recast(&without, s.m, recast_awq, &none);
         kld_model *t = recast(&twin, m, recast_dense, m);
         kld_engine_options o = default_options(s.m->config.vocab);
         kld_engine_stats stats;
@@ -409,8 +361,9 @@ static void planned(void **state) {
     kld_plan a, b;
     kld_engine_stats sa, sb;
     scene_open(&s, tiny_blocks);
-    form f = {.seed = 3, .has_pre = true}, none = {.seed = 3};
-    kld_model *m = recast(&with, s.m, put_awq, &f), *other = recast(&without, s.m, put_awq, &none);
+    awq_form f = {.seed = 3, .has_pre = true}, none = {.seed = 3};
+    kld_model *m = recast(&with, s.m, recast_awq, &f),
+              *other = recast(&without, s.m, recast_awq, &none);
     kld_engine_options o = default_options(s.m->config.vocab);
     need(kld_engine_plan(m, be, &o, TOKENS, 1400, &a, &err), &err, "plan");
     need(kld_engine_plan(other, be, &o, TOKENS, 1400, &b, &err), &err, "plan");
@@ -435,8 +388,8 @@ static void poisoned(void **state) {
     built b;
     kld_err err = {0};
     scene_open(&s, tiny_blocks);
-    form f = {.seed = 3, .has_pre = true, .poisoned = 2};
-    kld_model *m = recast(&b, s.m, put_awq, &f);
+    awq_form f = {.seed = 3, .has_pre = true, .poisoned = 2};
+    kld_model *m = recast(&b, s.m, recast_awq, &f);
     kld_engine_options o = default_options(s.m->config.vocab);
     kld_engine_stats stats;
     collected c = {.vocab = o.vocab, .fail_at = SIZE_MAX};
