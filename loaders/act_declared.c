@@ -39,12 +39,17 @@ static kld_act_format by_tensors(const kld_weight *w, const char **refused) {
     }
 }
 
-static kld_status declare(kld_act_config *c, kld_weight *w, kld_slot slot, kld_err *err) {
+static kld_status declare(kld_act_config *c, kld_weight *w, kld_slot slot, bool tied,
+                          kld_err *err) {
     char module[KLD_NAME_MAX];
     kld_act_said said;
     w->act = (kld_act_quant){0};
     w->act_refused = NULL;
     if (is_dense(w->format)) return KLD_OK;
+    if (slot == KLD_SLOT_EMBED) { /* no product, but that of a tied head */
+        if (tied && w->input_scale) w->act_refused = "an input scale of a tied embedding";
+        return KLD_OK;
+    }
     kld_quant_module(w, slot, module, sizeof module);
     TRY(kld_act_config_of(c, module, &said, err));
     bool other = said.formats && !(said.formats >> w->format & 1u);
@@ -66,9 +71,8 @@ kld_status kld_act_declare(kld_model *m, kld_err *err) {
     TRY(kld_act_config_open(&c, m, err));
     kld_status st = KLD_OK;
     for (kld_weight_at at = {0}; st == KLD_OK && kld_model_next_weight(m, &at);)
-        st = declare(c, writable(m, &at), at.slot, err);
+        st = declare(c, writable(m, &at), at.slot, m->config.tied, err);
     kld_act_config_close(c);
-    /* A tied head is the embedding, which is dense. */
     return st;
 }
 

@@ -3,7 +3,8 @@
  *
  * A file's config and its input scales say what its serving kernels do; which kernel will run they
  * do not.  Docs: docs/activations.md.  Weights that are not quantized have inputs that are not, and
- * what is declared for weights only stays so.  kld_model_open leaves every kld_weight.act at
+ * what is declared for weights only stays so.  An embedding has no input; a tied head, which is the
+ * embedding, takes its input as it is.  kld_model_open leaves every kld_weight.act at
  * KLD_AQ_NONE: a model that is run without its activations is never refused for them. */
 #ifndef KLD_LOADERS_ACT_DECLARED_H
 #define KLD_LOADERS_ACT_DECLARED_H

@@ -23,7 +23,7 @@ const kld_arch *const kld_archs[] = {&kld_arch_llama,
                                      NULL};
 
 const kld_tensor_row kld_model_rows[3] = {
-    {KLD_SLOT_EMBED, "embed_tokens", KLD_DIM_VOCAB, KLD_DIM_HIDDEN, KLD_BIAS_NONE, false,
+    {KLD_SLOT_EMBED, "embed_tokens", KLD_DIM_VOCAB, KLD_DIM_HIDDEN, KLD_BIAS_NONE, true,
      KLD_WHEN_ALWAYS, false},
     {KLD_SLOT_FINAL_NORM, "norm", KLD_DIM_HIDDEN, KLD_DIM_ONE, KLD_BIAS_NONE, false,
      KLD_WHEN_ALWAYS, false},

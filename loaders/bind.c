@@ -199,6 +199,7 @@ static kld_status bind_row(kld_binder *b, const kld_tensor_row *row, const char 
     kld_expect want = {.rows = b->dim[row->rows],
                        .cols = b->dim[row->cols],
                        .quantizable = row->quantizable,
+                       .by_row = row->slot == KLD_SLOT_EMBED,
                        .bias = wants_bias(b, row->bias)};
     if (row->slot == KLD_SLOT_QKV) want.shards = qkv_shards(b);
     return kld_bind_module(b, name, &want, w, err);

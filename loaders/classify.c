@@ -77,6 +77,9 @@ static bool shape_ok(kld_shape_rule rule, const kld_tensor *t, const kld_expect 
     case KLD_SHAPE_HALF: cols /= 2; break;
     case KLD_SHAPE_BLOCK16: cols /= 16; break;
     case KLD_SHAPE_BLOCK32: cols /= 32; break;
+    case KLD_SHAPE_COLS:
+        snprintf(expected, n, "[%zu]", w->cols);
+        return kld_shape_is(t, 1, w->cols, 0);
     case KLD_SHAPE_SCALAR:
         snprintf(expected, n, "[] or [1]");
         return kld_tensor_elements(t) == 1 && t->rank <= 1;
@@ -121,7 +124,21 @@ static kld_status fill_part(kld_weight *w, const kld_part_row *p, const kld_tens
     case KLD_ROLE_ZEROS: w->zeros = t; break;
     case KLD_ROLE_INDEX: w->index = t; break;
     case KLD_ROLE_EXTENT: w->extent = t; break;
+    case KLD_ROLE_PRE: w->pre = t; break;
     }
+    return KLD_OK;
+}
+
+static kld_status check_by_row(const kld_weight *w, const kld_module *m, kld_err *err) {
+    if (!kld_format_by_row(w->format))
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "%.300s: an embedding in %s is not implemented: its rows do not have bytes "
+                        "of their own",
+                        m->prefix, kld_format_name(w->format));
+    if (w->pre)
+        return kld_fail(err, KLD_E_INPUT,
+                        "tensor '%.300s': an embedding has no input that it could multiply",
+                        w->pre->name);
     return KLD_OK;
 }
 
@@ -143,7 +160,7 @@ static kld_status fill(kld_weight *w, const kld_format_row *row, const kld_modul
         return kld_fail(err, KLD_E_UNSUPPORTED,
                         "%.300s: %s here is not implemented; BF16, F16 or F32 is", m->prefix,
                         kld_format_name(w->format));
-    return KLD_OK;
+    return want->by_row ? check_by_row(w, m, err) : KLD_OK;
 }
 
 /* Nothing matched: say the most useful thing that is true. */

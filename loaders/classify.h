@@ -22,6 +22,7 @@ typedef struct kld_module {
 typedef struct kld_expect {
     size_t rows, cols; /* cols 1: a vector [rows] */
     bool quantizable;  /* false: only BF16, F16 or F32 */
+    bool by_row;       /* an embedding: rows are decoded one by one, and nothing is multiplied */
     bool bias;         /* a bias [rows] must be there; otherwise it must not */
     /* The quantization config or NULL.  Read for what tensors cannot say: the size of FP8 blocks
      * (checked against the scales), how GPTQ stores zero points, packings that are refused. */

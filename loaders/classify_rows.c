@@ -14,6 +14,9 @@ enum {
 /* Calibration leftovers that no consumer reads. */
 #define LEFTOVER                                                                                   \
     { "input_max", ANY, KLD_SHAPE_ANY, KLD_ROLE_NONE, true }
+/* ModelOpt's AWQ, where it could not be folded into what comes before. */
+#define PRE                                                                                        \
+    { "pre_quant_scale", FLOATS, KLD_SHAPE_COLS, KLD_ROLE_PRE, true }
 #define DATA(name, dtypes, shape)                                                                  \
     { name, dtypes, KLD_SHAPE_##shape, KLD_ROLE_DATA, false }
 #define SCALE(name, dtypes, shape)                                                                 \
@@ -32,7 +35,7 @@ const kld_format_row kld_format_rows[] = {
      16,
      NULL,
      {DATA("weight", BIT(U8), HALF), SCALE("weight_scale", BIT(F8_E4M3), BLOCK16),
-      GLOBAL("weight_scale_2"), INPUT("input_scale"), LEFTOVER}},
+      GLOBAL("weight_scale_2"), INPUT("input_scale"), PRE, LEFTOVER}},
     {KLD_FMT_NVFP4,
      true,
      16,
@@ -72,7 +75,7 @@ const kld_format_row kld_format_rows[] = {
      false,
      1,
      kld_settle_int8,
-     {DATA("weight", BIT(I8), FULL), SCALE("weight_scale", FLOATS, ANY), INPUT("input_scale"),
+     {DATA("weight", BIT(I8), FULL), SCALE("weight_scale", FLOATS, ANY), INPUT("input_scale"), PRE,
       LEFTOVER}},
     {KLD_FMT_MXFP4, /* DeepSeek-V4 */
      false,
@@ -83,7 +86,7 @@ const kld_format_row kld_format_rows[] = {
      false,
      1,
      kld_settle_pairs,
-     {DATA("weight", BIT(U8), ANY), SCALE("weight_scale", FLOATS, ANY), LEFTOVER}},
+     {DATA("weight", BIT(U8), ANY), SCALE("weight_scale", FLOATS, ANY), PRE, LEFTOVER}},
     {KLD_FMT_INT4_PACKED,
      false,
      1,
@@ -103,10 +106,10 @@ const size_t kld_n_format_rows = sizeof kld_format_rows / sizeof *kld_format_row
 
 const kld_refused_row kld_refused_rows[] = {
     {"NVFP4_SVD (low-rank branch)", "svdquant_lora_a", NULL, ANY, 0},
-    {"a pre_quant_scale on the activations (NVFP4_AWQ, W4A8_AWQ)", "pre_quant_scale", NULL, ANY, 0},
     {"EXL3", "trellis", NULL, ANY, 0},
     {"INT4 of ModelOpt with a second scale (W4A8_AWQ)", "weight_scale", "weight_scale_2", FLOATS,
      ANY},
+    {"a pre_quant_scale of this type or in this format", "pre_quant_scale", NULL, ANY, 0},
     {"bitsandbytes INT8", "weight", "SCB", BIT(I8), ANY},
     {"bitsandbytes 4-bit", "weight.absmax", NULL, ANY, 0},
     {"Marlin's packing", "B", NULL, INT32S, 0},

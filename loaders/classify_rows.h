@@ -19,6 +19,7 @@ typedef enum kld_shape_rule {
     KLD_SHAPE_BLOCK16, /* [rows, cols/16] */
     KLD_SHAPE_BLOCK32, /* [rows, cols/32] */
     KLD_SHAPE_SCALAR,  /* [] or [1] */
+    KLD_SHAPE_COLS,    /* [cols] */
 } kld_shape_rule;
 
 typedef enum kld_role {
@@ -29,7 +30,8 @@ typedef enum kld_role {
     KLD_ROLE_INPUT,
     KLD_ROLE_ZEROS,
     KLD_ROLE_INDEX,
-    KLD_ROLE_EXTENT
+    KLD_ROLE_EXTENT,
+    KLD_ROLE_PRE
 } kld_role;
 
 typedef struct kld_part_row {

@@ -145,8 +145,9 @@ static kld_status note_globals(kld_model *m, kld_err *err) {
     scale_tally t = {0};
     bool ignored;
     char where[48];
-    const kld_weight *head = &m->global[KLD_SLOT_HEAD];
-    TRY(add_group(m, &head, 1, &t, &t.own, &ignored, err));
+    const kld_weight *head = &m->global[KLD_SLOT_HEAD], *embed = &m->global[KLD_SLOT_EMBED];
+    TRY(add_group(m, &embed, 1, &t, &t.own, &ignored, err));
+    if (!m->config.tied) TRY(add_group(m, &head, 1, &t, &t.own, &ignored, err));
     for (size_t l = 0; l < m->config.layers; l++) TRY(add_layer(m, l, &t, err));
     snprintf(where, sizeof where, ", expert %zu", t.experts.expert);
     TRY(note_fused(m, &t.own, "q/k/v, gate/up", "", err));
@@ -165,11 +166,12 @@ static kld_status note_globals(kld_model *m, kld_err *err) {
 
 enum { SAMPLE_ROWS = 64 };
 
-/* Compares evenly spread rows of two dense matrices of one shape and dtype. */
+/* Compares evenly spread rows of two tensors of one matrix, or all of what is smaller than that. */
 static kld_status same_rows(const kld_model *m, const kld_tensor *a, const kld_tensor *b,
                             size_t rows, bool *same, kld_err *err) {
-    *same = a->dtype == b->dtype && a->bytes == b->bytes;
-    if (!*same) return KLD_OK;
+    *same = !a == !b && (!a || (a->dtype == b->dtype && a->bytes == b->bytes));
+    if (!*same || !a) return KLD_OK;
+    if (a->bytes < rows) rows = 1; /* one scale */
     size_t bytes = (size_t)(a->bytes / rows), n = num_min(rows, SAMPLE_ROWS);
     unsigned char *buf;
     TRY(NEW_ARRAY(&buf, 2 * bytes, err));
@@ -186,8 +188,10 @@ static kld_status same_rows(const kld_model *m, const kld_tensor *a, const kld_t
 
 static kld_status note_tied(kld_model *m, kld_err *err) {
     const kld_weight *head = &m->global[KLD_SLOT_HEAD], *embed = &m->global[KLD_SLOT_EMBED];
-    bool same;
-    TRY(same_rows(m, head->data, embed->data, head->rows, &same, err));
+    bool same = head->format == embed->format && head->global_divides == embed->global_divides;
+    for (kld_part p = KLD_PART_DATA; same && p < KLD_PART_COUNT; p++)
+        TRY(same_rows(m, kld_weight_part(head, p), kld_weight_part(embed, p), head->rows, &same,
+                      err));
     if (same) return KLD_OK;
     return kld_model_warn(
         m, err,

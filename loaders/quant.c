@@ -37,6 +37,7 @@ const kld_tensor *kld_weight_part(const kld_weight *w, kld_part part) {
     case KLD_PART_ZEROS: return w->zeros;
     case KLD_PART_INDEX: return w->index;
     case KLD_PART_BIAS: return w->bias;
+    case KLD_PART_PRE: return w->pre;
     case KLD_PART_COUNT: break;
     }
     return NULL;
@@ -230,6 +231,7 @@ bool kld_weight_aside(const kld_weight *w, kld_part part) {
     case KLD_PART_ZEROS: return w->zeros;
     case KLD_PART_INDEX: return w->index;
     case KLD_PART_BIAS: return w->bias;
+    case KLD_PART_PRE: return w->pre;
     default: return false;
     }
 }

@@ -59,6 +59,7 @@ typedef struct kld_weight {
     unsigned zero_add;        /* added to a stored zero point modulo 2^bits: 1 for GPTQ v1 */
     bool symmetric;           /* the config says that every zero point is the middle */
     const kld_tensor *bias;   /* [rows] dense, or NULL */
+    const kld_tensor *pre;    /* [cols] dense: multiplies the input of its products, or NULL */
     const kld_tensor *input_scale; /* activation scale, recognised and kept, or NULL */
     /* How the checkpoint says that the input of its products is quantized: none until loaders/
      * act_declared.h fills it in.  act_refused: what is declared and not emulated, or NULL. */
@@ -98,6 +99,7 @@ typedef enum kld_part {
     KLD_PART_ZEROS,
     KLD_PART_INDEX,
     KLD_PART_BIAS,
+    KLD_PART_PRE,
     KLD_PART_COUNT
 } kld_part;
 const kld_tensor *kld_weight_part(const kld_weight *w, kld_part part); /* NULL: has none */
@@ -109,6 +111,9 @@ static inline unsigned kld_format_bits(kld_format f) {
     bool eight = f == KLD_FMT_INT8 || f == KLD_FMT_INT8_PACKED || f == KLD_FMT_GPTQ8;
     return eight ? 8 : f >= KLD_FMT_INT8 && f < KLD_FMT_COUNT ? 4 : 0;
 }
+
+/* Whether a row is decoded from bytes of its own (and scales): what an embedding needs. */
+static inline bool kld_format_by_row(kld_format f) { return f < KLD_FMT_INT4_PAIRS; }
 
 /* The stored parts of one weight in memory, as read from disk. */
 typedef struct kld_weight_view {
@@ -157,9 +162,10 @@ KLD_NODISCARD kld_status kld_weight_check(const kld_weight *w, kld_weight_view v
                                           size_t n, uint64_t *nonfinite, kld_err *err);
 
 /* Scan elements [first, first+n) of a part that is read aside; p begins at first.
- * KLD_E_INPUT for scales as above, for a group index outside [0, groups), and for GPTQ zero points
- * that are all one off the middle although the config says symmetric: then checkpoint_format is
- * wrong.  An index of compressed-tensors that is -1 throughout is unset and legal. */
+ * KLD_E_INPUT for scales as above, for factors of the input that are not finite, for a group index
+ * outside [0, groups), and for GPTQ zero points that are all one off the middle although the config
+ * says symmetric: then checkpoint_format is wrong.  An index of compressed-tensors that is -1
+ * throughout is unset and legal. */
 KLD_NODISCARD kld_status kld_weight_check_aside(const kld_weight *w, kld_part part,
                                                 const unsigned char *p, uint64_t first, uint64_t n,
                                                 kld_err *err);

@@ -136,6 +136,18 @@ kld_status kld_weight_check(const kld_weight *w, kld_weight_view v, size_t line0
     return KLD_OK;
 }
 
+/* Any finite factor is one; what writers mean are positive ones. */
+static kld_status check_pre(const kld_weight *w, const unsigned char *p, size_t first, size_t n,
+                            kld_err *err) {
+    tally bad = {0};
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(kld_scale_value(w->pre, p, i))) hit(&bad, first + i);
+    if (!bad.count) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "tensor '%.300s': %llu factors are not finite, the first at [%zu]",
+                    w->pre->name, (unsigned long long)bad.count, bad.first);
+}
+
 /* The index of compressed-tensors is -1 throughout until activation ordering sets it. */
 static kld_status check_index(const kld_weight *w, const unsigned char *p, size_t first, size_t n,
                               kld_err *err) {
@@ -185,6 +197,7 @@ kld_status kld_weight_check_aside(const kld_weight *w, kld_part part, const unsi
     }
     case KLD_PART_ZEROS: return check_zeros(w, p, count, err);
     case KLD_PART_INDEX: return check_index(w, p, at, count, err);
+    case KLD_PART_PRE: return check_pre(w, p, at, count, err);
     default: return KLD_OK;
     }
 }

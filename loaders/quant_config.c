@@ -294,19 +294,21 @@ static kld_status apply(rule_set *s, const kld_module_names *module, const char 
     return KLD_OK;
 }
 
-/* The code of many models has no linear layer for the router: only what names it is about it. */
+/* The code of many models has no linear layer for the router, and an embedding is none: only what
+ * names them is about them. */
 static kld_status expected(expectation *e, const char *name, kld_slot slot, unsigned *expect,
                            kld_err *err) {
     rule_set *sets[] = {&e->ignored, &e->layers, &e->groups};
-    bool found = false, router = slot == KLD_SLOT_ROUTER;
+    bool found = false, router = slot == KLD_SLOT_ROUTER, embed = slot == KLD_SLOT_EMBED;
+    const char *class_name = router ? NULL : embed ? "Embedding" : "Linear";
     kld_module_names module;
     kld_module_names_init(&module, name);
-    bool silent = router || (slot == KLD_SLOT_HEAD && !e->head_too);
+    bool silent = router || embed || (slot == KLD_SLOT_HEAD && !e->head_too);
     *expect = silent ? EXPECT_ANY : e->otherwise;
     for (size_t i = 0; i < 3; i++) {
         bool hit;
         unsigned said = EXPECT_ANY;
-        TRY(apply(sets[i], &module, router ? NULL : "Linear", &hit, &said, err));
+        TRY(apply(sets[i], &module, class_name, &hit, &said, err));
         if (hit && !found) *expect = said;
         found |= hit;
     }
@@ -354,9 +356,9 @@ static kld_status report(kld_model *m, const conflict *c, kld_err *err) {
                           c->of);
 }
 
-/* Slots whose format a config speaks of. */
+/* Slots whose format a config speaks of.  Of a dense embedding even wide patterns mean nothing. */
 static bool is_judged(const kld_weight_at *at) {
-    return at->w->cols > 1 && at->slot != KLD_SLOT_EMBED;
+    return at->w->cols > 1 && (at->slot != KLD_SLOT_EMBED || at->w->format > KLD_FMT_F32);
 }
 
 static kld_status check_modules(kld_model *m, expectation *e, kld_err *err) {

@@ -69,8 +69,8 @@ typedef struct kld_device_spec {
     /* Head statistics: rows and columns of a call, ids and draws a row, and the longest
      * reference lists to gather at. */
     size_t head_rows, vocab, top_k, tail_samples, ref_ld, ref_m;
-    /* Quantized inputs of products; 0 without.  act_cols: columns of the widest input of `linear`.
-     * act_formats: bit kld_act_format, of experts' inputs too. */
+    /* Inputs that products multiply by factors or quantize; 0 without.  act_cols: columns of the
+     * widest such input of `linear`.  act_formats: bit kld_act_format, of experts' inputs too. */
     size_t act_cols;
     uint32_t act_formats;
     uint32_t formats;     /* bit kld_format: formats of the weights */
@@ -90,9 +90,9 @@ typedef enum kld_use {
 /* A weight as stored on disk, its bytes in device memory. */
 typedef struct kld_raw_weight {
     const kld_weight *w;
-    kld_weight_view v;         /* device memory; each part starts at a multiple of 256 */
-    const unsigned char *bias; /* device memory; NULL without one */
-    float alpha, global;       /* kld_weight_alpha; the global or tensor scale, 1 without one */
+    kld_weight_view v;               /* device memory; each part starts at a multiple of 256 */
+    const unsigned char *bias, *pre; /* device memory; NULL without one */
+    float alpha, global; /* kld_weight_alpha; the global or tensor scale, 1 without one */
 } kld_raw_weight;
 
 /* A weight as prepared; lives in the memory given to prepare, or in that of the raw weight
@@ -101,6 +101,7 @@ typedef struct kld_dev_weight {
     size_t rows, cols;
     const void *data;    /* matrix [rows][cols] or vector [rows]; the back end's type */
     const float *bias;   /* [rows] or NULL */
+    const float *pre;    /* [cols] or NULL: multiplies x before anything else happens to it */
     float alpha;         /* multiplies the product: y = alpha * (x W^T) + bias */
     kld_act_quant input; /* x is quantized so before the product; alpha has kld_act_alpha.  NONE
                             from prepare: the caller sets it, of a KLD_USE_MATRIX alone */
@@ -252,8 +253,8 @@ typedef struct kld_backend {
     size_t (*weight_bytes)(kld_precision precision, const kld_weight *w, kld_use use);
     /* Decode a weight into mem (weight_bytes, 256-byte aligned).  Matrices: FP32 values (FP32
      * run) or values rounded to BF16 (BF16 run), the router's not; NVFP4 and FP8 per tensor leave
-     * their global scale to alpha, which makes them exact.  Vectors and biases: FP32.  The raw
-     * bytes must stay until the last use. */
+     * their global scale to alpha, which makes them exact.  Vectors, biases and factors of the
+     * input: FP32.  The raw bytes must stay until the last use. */
     kld_status (*prepare)(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                           kld_dev_weight *out, kld_err *err);
 
@@ -274,8 +275,10 @@ typedef struct kld_backend {
     kld_status (*spread)(kld_device *dev, kld_view kv, kld_view r, size_t heads, kld_view k,
                          kld_view v, kld_err *err);
     /* y = alpha * (x W^T) + bias over the first y.cols rows of W; x ACT, y F32 or ACT.  With
-     * `add` (y F32) the result is added to y.  y does not overlap x.  Of a router, y is F32.  x is
-     * first quantized as w->input says, like `quantize` and beside x, which other products read. */
+     * `add` (y F32) the result is added to y.  y does not overlap x.  Of a router, y is F32.
+     * What is multiplied is x, which other products read and which stays as it is, after two steps:
+     * x * w->pre, rounded to ACT (ModelOpt multiplies in the model's type, too, before it
+     * quantizes: TensorQuantizer.forward); then quantized as w->input says, like `quantize`. */
     kld_status (*linear)(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                          kld_view y, bool add, kld_err *err);
     /* Causal attention of the batch's queries over the key and value rows of their windows,
@@ -300,8 +303,8 @@ typedef struct kld_backend {
                         kld_err *err);
     /* x[row] += weight * (down (act(gate h[row]) * up h[row])), expert after expert in the order
      * given: products, roundings and biases as `linear` and `gated`, the sum FP32.  h ACT [rows],
-     * x F32 [rows].  Inputs are quantized as each weight's own `input` says.  A row's result does
-     * not depend on which other rows an expert has. */
+     * x F32 [rows].  Inputs are multiplied and quantized as each weight's own `pre` and `input`
+     * say.  A row's result does not depend on which other rows an expert has. */
     kld_status (*experts)(kld_device *dev, kld_view h, const kld_expert_rows *e, size_t n,
                           const kld_gate *act, kld_view x, kld_err *err);
     /* y = x as a product of quantized inputs sees it, without the factor kld_act_alpha(a), which

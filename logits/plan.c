@@ -40,9 +40,12 @@ static void widen(const kld_model *m, const kld_engine_options *opt, kld_device_
         s->act_formats |= 1u << at.w->act.format;
         if (at.slot < KLD_SLOT_EXPERT_GATE) s->act_cols = num_max(s->act_cols, at.w->cols);
     }
-    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);)
+    for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) {
         if (at.w->bias && at.slot != KLD_SLOT_O && at.slot != KLD_SLOT_DOWN)
             s->bias_cols = num_max(s->bias_cols, at.w->rows);
+        if (at.w->pre && at.slot < KLD_SLOT_EXPERT_GATE)
+            s->act_cols = num_max(s->act_cols, at.w->cols);
+    }
     if (!c->router.experts) return;
     s->hidden = c->hidden;
     s->experts = c->router.experts;

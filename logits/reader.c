@@ -292,6 +292,7 @@ void kld_reader_weight(const kld_reader *r, const kld_stage *s, size_t i, size_t
     if (w->zeros) out->v.zeros = base + sw->at[KLD_PART_ZEROS];
     if (w->index) out->v.index = base + sw->at[KLD_PART_INDEX];
     if (w->bias) out->bias = base + sw->at[KLD_PART_BIAS];
+    if (w->pre) out->pre = base + sw->at[KLD_PART_PRE];
 }
 
 void kld_reader_close(kld_reader *r) {

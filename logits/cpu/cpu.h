@@ -36,7 +36,7 @@ struct kld_device {
     bool bf16;
     int threads;
     float *tile;  /* [threads][KLD_CHUNK][CPU_TILE] */
-    float *act;   /* [max_rows][act_cols]: quantized inputs; NULL without */
+    float *act;   /* [max_rows][act_cols]: changed inputs of products; NULL without */
     float *score; /* [threads][CPU_QBLOCK][key_ld] */
     size_t key_ld;
     float *expert;             /* cpu_experts_scratch bytes; NULL without experts */
@@ -81,8 +81,18 @@ void cpu_gated_rows(const kld_device *dev, const kld_gate *act, kld_view gate, k
 kld_status cpu_cap(kld_device *dev, kld_view x, float cap, kld_err *err);
 kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                         kld_err *err);
-/* By the calling thread. */
-void cpu_quantize_rows(const kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y);
+/* x as the product with w sees it (see `linear`), into y, which may be x; x ACT, its columns those
+ * of w.  By the calling thread; cpu_input by all. */
+void cpu_input_rows(const kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y);
+kld_status cpu_input(kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y,
+                     kld_err *err);
+/* Whether that is x itself; whether it is the same for two weights. */
+static inline bool cpu_plain_input(const kld_dev_weight *w) {
+    return !w->pre && w->input.format == KLD_AQ_NONE;
+}
+static inline bool cpu_same_input(const kld_dev_weight *a, const kld_dev_weight *b) {
+    return a->pre == b->pre && kld_act_same(&a->input, &b->input);
+}
 
 size_t cpu_experts_scratch(const kld_device_spec *spec, size_t threads);
 kld_status cpu_route(kld_device *dev, kld_view logits, const kld_dev_weight *bias,

@@ -43,7 +43,7 @@ static void gather(const kld_device *dev, const struct tile *t, kld_view h, cons
         if (r < t->n) memcpy(to, view_row(h, t->e->row[t->first + r]), x.cols * sizeof *to);
         else memset(to, 0, x.cols * sizeof *to);
     }
-    if (w->input.format != KLD_AQ_NONE) cpu_quantize_rows(dev, x, &w->input, x);
+    if (!cpu_plain_input(w)) cpu_input_rows(dev, x, w, x);
 }
 
 static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kld_gate *act,
@@ -61,10 +61,10 @@ static void run_tile(kld_device *dev, const struct tile *t, kld_view h, const kl
     both.cols = e->up ? inner : 2 * inner;
     gather(dev, t, h, e->gate, in);
     cpu_linear_lanes(dev, in, e->gate, both);
-    if (e->up && !kld_act_same(&e->gate->input, &e->up->input)) gather(dev, t, h, e->up, in);
+    if (e->up && !cpu_same_input(e->gate, e->up)) gather(dev, t, h, e->up, in);
     if (e->up) cpu_linear_lanes(dev, in, e->up, up);
     cpu_gated_rows(dev, act, gate, up, mid);
-    if (e->down->input.format != KLD_AQ_NONE) cpu_quantize_rows(dev, mid, &e->down->input, mid);
+    if (!cpu_plain_input(e->down)) cpu_input_rows(dev, mid, e->down, mid);
     cpu_linear_lanes(dev, mid, e->down, out);
 }
 

@@ -13,7 +13,8 @@ size_t cpu_weight_bytes(kld_precision precision, const kld_weight *w, kld_use us
     (void)precision;
     if (use == KLD_USE_EMBEDDING) return 0;
     return padded(w->rows * w->cols * sizeof(float)) +
-           (w->bias ? padded(w->rows * sizeof(float)) : 0);
+           (w->bias ? padded(w->rows * sizeof(float)) : 0) +
+           (w->pre ? padded(w->cols * sizeof(float)) : 0);
 }
 
 CLONES static void round_bf16(float *p, size_t n) {
@@ -30,6 +31,20 @@ CLONES static void round_bf16(float *p, size_t n) {
         vf_bf16(&v);
         memcpy(p + i, &v, (n - i) * sizeof *p);
     }
+}
+
+/* Biases and factors of the input, behind the values in mem. */
+static void prepare_vectors(const kld_raw_weight *raw, unsigned char *mem, kld_dev_weight *out) {
+    const kld_weight *w = raw->w;
+    float *bias = (float *)(void *)mem;
+    float *pre = (float *)(void *)(mem + (w->bias ? padded(w->rows * sizeof *bias) : 0));
+    for (size_t i = 0; w->bias && i < w->rows; i++) {
+        size_t at = kld_shard_row(w->shards, w->shard_rows, i);
+        bias[i] = kld_scale_value(w->bias, raw->bias, at);
+    }
+    for (size_t i = 0; w->pre && i < w->cols; i++) pre[i] = kld_scale_value(w->pre, raw->pre, i);
+    if (w->bias) out->bias = bias;
+    if (w->pre) out->pre = pre;
 }
 
 kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
@@ -58,15 +73,7 @@ kld_status cpu_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, 
         for (size_t i = 0; plus != 0 && i < n * w->cols; i++) p[i] += plus;
     }
     out->data = data;
-    if (w->bias) {
-        float *bias =
-            (float *)(void *)((unsigned char *)mem + padded(w->rows * w->cols * sizeof(float)));
-        for (size_t i = 0; i < w->rows; i++) {
-            size_t at = kld_shard_row(w->shards, w->shard_rows, i);
-            bias[i] = kld_scale_value(w->bias, raw->bias, at);
-        }
-        out->bias = bias;
-    }
+    prepare_vectors(raw, (unsigned char *)mem + padded(w->rows * w->cols * sizeof(float)), out);
     return KLD_OK;
 }
 
@@ -148,12 +155,13 @@ _Static_assert((CPU_EXPERT_ROWS + 1) * CPU_TILE <= KLD_CHUNK * CPU_TILE, "in a t
  * stays in cache while the spans pass by. */
 kld_status cpu_linear(kld_device *dev, const kld_batch *b, kld_view x, const kld_dev_weight *w,
                       kld_view y, bool add, kld_err *err) {
-    if (w->input.format != KLD_AQ_NONE) {
+    if (!cpu_plain_input(w)) {
         kld_view q = {dev->act, x.rows, w->cols, w->cols, KLD_ELEM_ACT};
         x.cols = w->cols;
         if (x.cols > dev->spec.act_cols || x.rows > dev->spec.max_rows)
-            return kld_fail(err, KLD_E_INTERNAL, "quantized inputs of %zu x %zu", x.rows, x.cols);
-        TRY(cpu_quantize(dev, x, &w->input, q, err));
+            return kld_fail(err, KLD_E_INTERNAL, "inputs of %zu x %zu were not announced", x.rows,
+                            x.cols);
+        TRY(cpu_input(dev, x, w, q, err));
         x = q;
     }
     size_t width = tile_width(y.cols), tasks = num_cdiv(y.cols, width) * b->n;

@@ -1,7 +1,8 @@
-/* Quantization of a product's inputs; the arithmetic is in loaders/actnum.h. */
+/* What happens to a product's inputs; the arithmetic of quantization is in loaders/actnum.h. */
 #include "kld/base/num.h"
 #include "loaders/actnum.h"
 #include "logits/cpu/cpu.h"
+#include "logits/cpu/vmath.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -44,16 +45,40 @@ CLONES static void quantize_row(const kld_act_quant *a, const float *x, size_t c
     memmove(y, x, cols * sizeof *y);
 }
 
-void cpu_quantize_rows(const kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y) {
-    for (size_t r = 0; r < x.rows; r++)
-        quantize_row(a, view_row(x, r), x.cols, dev->bf16, view_row(y, r));
-}
-
 kld_status cpu_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                         kld_err *err) {
     TRY(kld_act_check(a, x.cols, err));
 #pragma omp parallel for schedule(static) num_threads(dev->threads)
     for (size_t r = 0; r < x.rows; r++)
         quantize_row(a, view_row(x, r), x.cols, dev->bf16, view_row(y, r));
+    return KLD_OK;
+}
+
+CLONES static void multiply_row(const float *x, const float *pre, size_t n, bool bf16, float *y) {
+    for (size_t i = 0; i < n; i += VL) {
+        size_t k = n - i < VL ? n - i : VL;
+        vf v = {0}, p = {0};
+        memcpy(&v, x + i, k * sizeof *x);
+        memcpy(&p, pre + i, k * sizeof *pre);
+        v *= p;
+        if (bf16) vf_bf16(&v);
+        memcpy(y + i, &v, k * sizeof *y);
+    }
+}
+
+static void input_row(const kld_device *dev, const kld_dev_weight *w, const float *x, float *y) {
+    if (w->pre) multiply_row(x, w->pre, w->cols, dev->bf16, y);
+    quantize_row(&w->input, w->pre ? y : x, w->cols, dev->bf16, y);
+}
+
+void cpu_input_rows(const kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y) {
+    for (size_t r = 0; r < x.rows; r++) input_row(dev, w, view_row(x, r), view_row(y, r));
+}
+
+kld_status cpu_input(kld_device *dev, kld_view x, const kld_dev_weight *w, kld_view y,
+                     kld_err *err) {
+    TRY(kld_act_check(&w->input, w->cols, err));
+#pragma omp parallel for schedule(static) num_threads(dev->threads)
+    for (size_t r = 0; r < x.rows; r++) input_row(dev, w, view_row(x, r), view_row(y, r));
     return KLD_OK;
 }

@@ -42,7 +42,7 @@ struct kld_device {
     void *workspace;        /* of cuBLASLt, CUDA_WORKSPACE bytes */
     struct cuda_algo *algo; /* [n_algo], found so far */
     size_t n_algo, max_algo;
-    void *act;   /* device [max_rows][act_cols] ACT: quantized inputs; NULL without */
+    void *act;   /* device [max_rows][act_cols] ACT: changed inputs of products; NULL without */
     float *wide; /* device [max_rows][bias_cols]: an FP32 product on its way to BF16 */
 
     kld_span *spans;      /* device copy of the current batch's spans, [max_spans] */
@@ -137,6 +137,9 @@ float *cuda_experts_floats(kld_device *dev, size_t cols, size_t *rows);
 /* quantize.cu */
 kld_status cuda_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kld_view y,
                          kld_err *err);
+/* y = x * pre, column by column; x, y ACT; y may be x. */
+kld_status cuda_multiply_input(kld_device *dev, kld_view x, const float *pre, kld_view y,
+                               kld_err *err);
 
 /* Most heads of the fused attention. */
 enum { CUDA_FLAG_HEADS = 512 };

@@ -333,31 +333,45 @@ static kld_status products(kld_device *dev, const struct call *c, struct cursor 
     return join(dev, streams, err);
 }
 
-/* ---- quantized inputs --------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------- */
 
 enum projection { GATE, UP, DOWN };
 
-static const kld_act_quant *input_of(const kld_expert_rows *e, enum projection which) {
-    const kld_dev_weight *w = which == UP && e->up ? e->up : which == DOWN ? e->down : e->gate;
-    return &w->input;
+static const kld_dev_weight *weight_of(const kld_expert_rows *e, enum projection which) {
+    return which == UP && e->up ? e->up : which == DOWN ? e->down : e->gate;
 }
 
-/* The inputs of one projection in place: segments of the round, neighbours that are quantized alike
- * in one. */
+/* Rows [at, at + n) of the round that a projection reads. */
+static kld_view rows_of(const kld_device *dev, enum projection which, size_t at, size_t n) {
+    const struct cuda_experts *x = dev->experts;
+    size_t width = dev->spec.hidden, both = dev->spec.expert_cols;
+    if (which == DOWN) return part(dev, x->gate, at, n, both, 0, both / 2, KLD_ELEM_ACT);
+    return part(dev, x->in, at, n, width, 0, width, KLD_ELEM_ACT);
+}
+
+/* The inputs of one projection in place: each expert's by its own factors. */
+static kld_status multiply(kld_device *dev, const struct call *c, struct cursor at,
+                           enum projection which, kld_err *err) {
+    struct piece p;
+    while (next_piece(c, &at, dev->experts->rows, &p)) {
+        const float *pre = weight_of(p.e, which)->pre;
+        kld_view v = rows_of(dev, which, p.at, p.n);
+        if (pre) TRY(cuda_multiply_input(dev, v, pre, v, err));
+    }
+    return KLD_OK;
+}
+
+/* The same, neighbours that are quantized alike in one. */
 static kld_status quantize(kld_device *dev, const struct call *c, struct cursor at,
                            enum projection which, kld_err *err) {
-    struct cuda_experts *x = dev->experts;
-    size_t width = dev->spec.hidden, both = dev->spec.expert_cols;
-    size_t ld = which == DOWN ? both : width, cols = which == DOWN ? both / 2 : width;
-    void *rows = which == DOWN ? x->gate : x->in;
     const kld_act_quant *how = NULL;
     size_t first = 0, n = 0;
     struct piece p;
     for (bool more = true; more;) {
-        more = next_piece(c, &at, x->rows, &p);
-        const kld_act_quant *now = more ? input_of(p.e, which) : NULL;
+        more = next_piece(c, &at, dev->experts->rows, &p);
+        const kld_act_quant *now = more ? &weight_of(p.e, which)->input : NULL;
         if (how && (!now || !kld_act_same(how, now))) {
-            kld_view v = part(dev, rows, first, n, ld, 0, cols, KLD_ELEM_ACT);
+            kld_view v = rows_of(dev, which, first, n);
             if (how->format != KLD_AQ_NONE) TRY(cuda_quantize(dev, v, how, v, err));
             first += n;
             n = 0;
@@ -368,22 +382,29 @@ static kld_status quantize(kld_device *dev, const struct call *c, struct cursor 
     return KLD_OK;
 }
 
+static kld_status change_inputs(kld_device *dev, const struct call *c, struct cursor at,
+                                enum projection which, kld_err *err) {
+    TRY(multiply(dev, c, at, which, err));
+    return quantize(dev, c, at, which, err);
+}
+
 /* Whether gate and up of some expert see the same rows otherwise. */
 static bool inputs_differ(const struct call *c) {
-    for (size_t i = 0; i < c->n; i++)
-        if (c->e[i].n && !kld_act_same(input_of(&c->e[i], GATE), input_of(&c->e[i], UP)))
-            return true;
+    for (size_t i = 0; i < c->n; i++) {
+        const kld_dev_weight *g = weight_of(&c->e[i], GATE), *u = weight_of(&c->e[i], UP);
+        if (c->e[i].n && (g->pre != u->pre || !kld_act_same(&g->input, &u->input))) return true;
+    }
     return false;
 }
 
 static kld_status gate_and_up(kld_device *dev, const struct call *c, struct cursor at,
                               const struct lists *l, kld_err *err) {
     TRY(gather(dev, c->h, l, err));
-    TRY(quantize(dev, c, at, GATE, err));
+    TRY(change_inputs(dev, c, at, GATE, err));
     if (!inputs_differ(c)) return products(dev, c, at, wide_products, err);
     TRY(products(dev, c, at, gate_product, err));
     TRY(gather(dev, c->h, l, err));
-    TRY(quantize(dev, c, at, UP, err));
+    TRY(change_inputs(dev, c, at, UP, err));
     return products(dev, c, at, up_product, err);
 }
 
@@ -395,7 +416,7 @@ static kld_status run_round(kld_device *dev, const struct call *c, struct cursor
     kld_view u = part(dev, x->gate, 0, l->n, both, inner, inner, KLD_ELEM_ACT);
     TRY(gate_and_up(dev, c, at, l, err));
     TRY(cuda_gated(dev, c->act, g, u, g, err));
-    TRY(quantize(dev, c, at, DOWN, err));
+    TRY(change_inputs(dev, c, at, DOWN, err));
     TRY(products(dev, c, at, down_product, err));
     auto kernel = width % 4 == 0 && cuda_fours(c->x, 4) ? combine_rows<true> : combine_rows<false>;
     kernel<<<(unsigned)c->x.rows, THREADS, 0, dev->compute>>>(*l, x->y, width, (float *)c->x.p,

@@ -223,12 +223,15 @@ kld_status cuda_linear(kld_device *dev, const kld_batch *b, kld_view x, const kl
                        kld_view y, bool add, kld_err *err) {
     (void)b;
     struct cuda_queue q = {dev->compute, dev->workspace, CUDA_WORKSPACE, TYPICAL_ROWS};
-    if (w->input.format != KLD_AQ_NONE) {
+    if (w->pre || w->input.format != KLD_AQ_NONE) {
         kld_view in = {dev->act, x.rows, w->cols, w->cols, KLD_ELEM_ACT};
         x.cols = w->cols;
         if (x.cols > dev->spec.act_cols || x.rows > dev->spec.max_rows)
-            return kld_fail(err, KLD_E_INTERNAL, "quantized inputs of %zu x %zu", x.rows, x.cols);
-        TRY(cuda_quantize(dev, x, &w->input, in, err));
+            return kld_fail(err, KLD_E_INTERNAL, "inputs of %zu x %zu were not announced", x.rows,
+                            x.cols);
+        if (w->pre) TRY(cuda_multiply_input(dev, x, w->pre, in, err));
+        if (w->input.format != KLD_AQ_NONE)
+            TRY(cuda_quantize(dev, w->pre ? in : x, &w->input, in, err));
         x = in;
     }
     if (dev->bf16 && w->exact) return exact_linear(dev, &q, x, w, y, add, err);

@@ -1,6 +1,6 @@
-/* Quantization of a product's inputs.  The arithmetic is loaders/actnum.h, as in logits/cpu; the
- * largest magnitude of a block does not depend on the order in which it is found, so the bits are
- * those of the CPU. */
+/* What happens to a product's inputs.  The arithmetic of quantization is loaders/actnum.h, as in
+ * logits/cpu; the largest magnitude of a block does not depend on the order in which it is found,
+ * so the bits are those of the CPU. */
 #include "kld/base/num.h"
 #include "loaders/actnum.h"
 #include "logits/cuda/cuda.cuh"
@@ -111,5 +111,30 @@ kld_status cuda_quantize(kld_device *dev, kld_view x, const kld_act_quant *a, kl
     if (dev->bf16) launch<__nv_bfloat16>(dev, x, a, y);
     else launch<float>(dev, x, a, y);
     LAUNCHED("quantization of activations");
+    return KLD_OK;
+}
+
+/* A block a row, which may be written where it is read. */
+template <typename T>
+__global__ static void multiply_rows(const T *x, size_t ldx, const float *pre, size_t cols, T *y,
+                                     size_t ldy) {
+    const T *in = x + blockIdx.x * ldx;
+    T *out = y + blockIdx.x * ldy;
+    for (size_t c = threadIdx.x; c < cols; c += THREADS)
+        put(out + c, kld_f32_mul(get(in + c), pre[c]));
+}
+
+template <typename T>
+static void launch_multiply(kld_device *dev, kld_view x, const float *pre, kld_view y) {
+    multiply_rows<<<(unsigned)x.rows, THREADS, 0, dev->compute>>>((const T *)x.p, x.ld, pre, x.cols,
+                                                                  (T *)y.p, y.ld);
+}
+
+kld_status cuda_multiply_input(kld_device *dev, kld_view x, const float *pre, kld_view y,
+                               kld_err *err) {
+    if (!x.rows || !x.cols) return KLD_OK;
+    if (dev->bf16) launch_multiply<__nv_bfloat16>(dev, x, pre, y);
+    else launch_multiply<float>(dev, x, pre, y);
+    LAUNCHED("multiplying an input");
     return KLD_OK;
 }

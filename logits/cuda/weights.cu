@@ -37,7 +37,8 @@ static size_t value_bytes(kld_precision precision, const kld_weight *w, kld_use 
 
 size_t cuda_weight_bytes(kld_precision precision, const kld_weight *w, kld_use use) {
     size_t bias = w->bias && is_matrix(use) ? padded(w->rows * sizeof(float)) : 0;
-    return value_bytes(precision, w, use) + bias;
+    size_t pre = w->pre && is_matrix(use) ? padded(w->cols * sizeof(float)) : 0;
+    return value_bytes(precision, w, use) + bias + pre;
 }
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -244,6 +245,37 @@ static struct source source_of(const kld_raw_weight *raw, bool unscaled) {
     return s;
 }
 
+/* A stored vector of floats. */
+static struct source vector_of(const kld_tensor *t, const unsigned char *data) {
+    struct source s = {data, NULL, KLD_FMT_F32, KLD_F32, 1, 1, false};
+    if (t->dtype == KLD_BF16) s.format = KLD_FMT_BF16;
+    if (t->dtype == KLD_F16) s.format = KLD_FMT_F16;
+    return s;
+}
+
+/* Biases and factors of the input, behind the values in mem. */
+static kld_status prepare_vectors(kld_device *dev, const kld_raw_weight *raw, unsigned char *mem,
+                                  kld_dev_weight *out, kld_err *err) {
+    const kld_weight *w = raw->w;
+    float *to = (float *)(void *)mem;
+    if (w->bias) {
+        struct source b = vector_of(w->bias, raw->bias);
+        b.shards = w->shards;
+        for (int i = 0; i < 3; i++) b.shard_rows[i] = w->shard_rows[i];
+        decode_any<<<blocks_for(w->rows), 256, 0, dev->compute>>>(b, w->rows, to);
+        LAUNCHED("decoding a bias");
+        out->bias = to;
+        to = (float *)(void *)(mem + padded(w->rows * sizeof *to));
+    }
+    if (w->pre) {
+        decode_any<<<blocks_for(w->cols), 256, 0, dev->compute>>>(vector_of(w->pre, raw->pre),
+                                                                  w->cols, to);
+        LAUNCHED("decoding factors of an input");
+        out->pre = to;
+    }
+    return KLD_OK;
+}
+
 kld_status cuda_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use, void *mem,
                         kld_dev_weight *out, kld_err *err) {
     const kld_weight *w = raw->w;
@@ -261,17 +293,9 @@ kld_status cuda_prepare(kld_device *dev, const kld_raw_weight *raw, kld_use use,
         LAUNCHED("decoding a weight");
         out->data = mem;
     }
-    if (!w->bias || !is_matrix(use)) return KLD_OK;
-    float *bias = (float *)(void *)((unsigned char *)mem + value_bytes(precision, w, use));
-    struct source b = {raw->bias, NULL, KLD_FMT_F32, KLD_F32, 1, 1, false};
-    if (w->bias->dtype == KLD_BF16) b.format = KLD_FMT_BF16;
-    if (w->bias->dtype == KLD_F16) b.format = KLD_FMT_F16;
-    b.shards = w->shards;
-    for (int i = 0; i < 3; i++) b.shard_rows[i] = w->shard_rows[i];
-    decode_any<<<blocks_for(w->rows), 256, 0, dev->compute>>>(b, w->rows, bias);
-    LAUNCHED("decoding a bias");
-    out->bias = bias;
-    return KLD_OK;
+    if (!is_matrix(use)) return KLD_OK;
+    return prepare_vectors(dev, raw, (unsigned char *)mem + value_bytes(precision, w, use), out,
+                           err);
 }
 
 __global__ static void embed_rows(const struct source s, const uint32_t *ids, float scale, float *y,

@@ -146,11 +146,13 @@ static void prepare(twin *t, weight *w, kld_use use) {
     kld_raw_weight raw = {.w = &w->w, .alpha = 1, .global = 1};
     raw.v.data = w->values;
     raw.bias = (const unsigned char *)w->bias_values;
+    raw.pre = (const unsigned char *)w->pre_values;
     need(t->cpu->alloc(t->c, &w->mem[0], t->cpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
     need(t->cpu->prepare(t->c, &raw, use, w->mem[0], &w->c, &err), &err, "prepare cpu");
     w->raw = gpu_copy(t, w->values, w->data.bytes);
     raw.v.data = w->raw;
     if (w->bias_values) raw.bias = w->raw_bias = gpu_copy(t, w->bias_values, w->bias.bytes);
+    if (w->pre_values) raw.pre = w->raw_pre = gpu_copy(t, w->pre_values, w->pre.bytes);
     need(t->gpu->alloc(t->g, &w->mem[1], t->gpu->weight_bytes(p, &w->w, use), &err), &err, "alloc");
     need(t->gpu->prepare(t->g, &raw, use, w->mem[1], &w->g, &err), &err, "prepare cuda");
 }
@@ -182,11 +184,31 @@ void weight_random(twin *t, weight *w, kld_format f, size_t rows, size_t cols, b
     prepare(t, w, use);
 }
 
-void weight_free(twin *t, weight *w) {
+static void unprepare(twin *t, weight *w) {
     t->cpu->free(t->c, w->mem[0]);
     t->gpu->free(t->g, w->mem[1]);
     t->gpu->free(t->g, w->raw);
     t->gpu->free(t->g, w->raw_bias);
+    t->gpu->free(t->g, w->raw_pre);
+}
+
+void weight_factors(twin *t, weight *w, kld_dtype dtype, uint64_t *seed) {
+    size_t n = w->w.cols;
+    unprepare(t, w);
+    w->pre = (kld_tensor){.name = "p", .dtype = dtype, .bytes = n * 2};
+    w->w.pre = &w->pre;
+    w->pre_values = malloc(n * sizeof *w->pre_values);
+    assert_non_null(w->pre_values);
+    for (size_t i = 0; i < n; i++) {
+        w->pre_values[i] = kld_f32_to_bf16((float)(0.3 + rnd(seed)));
+        if (dtype == KLD_F16) w->pre_values[i] = (uint16_t)(0x3400 + rnd(seed) * 0xa00);
+    }
+    prepare(t, w, KLD_USE_MATRIX);
+}
+
+void weight_free(twin *t, weight *w) {
+    unprepare(t, w);
     free(w->values);
     free(w->bias_values);
+    free(w->pre_values);
 }

@@ -45,15 +45,18 @@ void *gpu_copy(twin *t, const void *host, size_t n);
 
 /* A weight of random normal values on both sides, stored as BF16, F16 or F32. */
 typedef struct weight {
-    kld_tensor data, bias;
+    kld_tensor data, bias, pre;
     kld_weight w;
     kld_dev_weight c, g;
-    void *mem[2], *raw, *raw_bias;
+    void *mem[2], *raw, *raw_bias, *raw_pre;
     void *values; /* as stored */
     float *bias_values;
+    uint16_t *pre_values;
 } weight;
 void weight_random(twin *t, weight *w, kld_format f, size_t rows, size_t cols, bool bias,
                    kld_use use, uint64_t *seed);
+/* Give a matrix random factors of its input, stored as BF16 or F16; alpha and input are lost. */
+void weight_factors(twin *t, weight *w, kld_dtype dtype, uint64_t *seed);
 void weight_free(twin *t, weight *w);
 
 #endif

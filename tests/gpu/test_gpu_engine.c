@@ -2,6 +2,7 @@
  * promise that nothing but the model and the window decides a result. */
 #include "tests/gpu/gpukit.h"
 #include "tests/unit/goldenkit.h"
+#include "tests/unit/recastkit.h"
 
 #include "kld/base/file.h"
 #include "kld/base/mem.h"
@@ -37,40 +38,94 @@ static double kl_of(const float *a, const float *b, size_t n) {
     return kl;
 }
 
+typedef struct distance {
+    double kl, rms; /* mean KL in nats; of the logits, relative */
+} distance;
+
+/* Between what the CPU and the card make of a scene's model. */
+static distance from_cpu(const scene *s, kld_precision p, const char *what) {
+    kld_engine_options o = default_options(s->m->config.vocab);
+    collected c[2];
+    kld_err err = {0};
+    distance d = {0};
+    double diff = 0, all = 0;
+    o.precision = p;
+    for (int g = 0; g < 2; g++) {
+        c[g] = (collected){.vocab = o.vocab, .fail_at = SIZE_MAX, .want_logits = true};
+        scene_backend = g ? gpu_backend() : NULL;
+        need(scene_run(s, s->seqs, WINDOWS, &o, &c[g], NULL, &err), &err, "run");
+    }
+    scene_backend = NULL;
+    assert_int_equal(c[0].logits.len, c[1].logits.len);
+    const float *a = (const float *)(void *)c[0].logits.data;
+    const float *b = (const float *)(void *)c[1].logits.data;
+    size_t n = c[0].logits.len / sizeof(float), rows = n / o.vocab;
+    for (size_t r = 0; r < rows; r++)
+        d.kl += kl_of(a + r * o.vocab, b + r * o.vocab, o.vocab) / (double)rows;
+    for (size_t i = 0; i < n; i++) {
+        diff += pow((double)a[i] - (double)b[i], 2);
+        all += pow((double)a[i], 2);
+    }
+    d.rms = sqrt(diff / all);
+    collected_free(&c[0]);
+    collected_free(&c[1]);
+    print_message("%s, %s: mean KL between CPU and GPU %.2e nats, logits %.1e\n", what,
+                  p == KLD_PRECISION_FP32 ? "fp32" : "bf16", d.kl, d.rms);
+    return d;
+}
+
+/* With experts, a token in thousands is sent elsewhere for its router's last bits. */
+static const double limit[2][2] = {{1e-3, 1e-6}, {1e-2, 1e-4}};
+
 static void same_as_cpu(void **state) {
     (void)state;
     const tiny *kinds[] = {&tiny_llama, &tiny_qwen, &tiny_moe};
-    /* With experts, a token in thousands is sent elsewhere for its router's last bits. */
-    static const double limit[][2] = {{1e-3, 1e-6}, {1e-3, 1e-6}, {1e-2, 1e-4}};
     for (size_t k = 0; k < 3; k++) {
         for (int p = 0; p < 2; p++) {
             scene s;
             scene_open(&s, *kinds[k]);
-            kld_engine_options o = default_options(s.m->config.vocab);
-            o.precision = (kld_precision)p;
-            collected c[2];
-            kld_err err = {0};
-            for (int g = 0; g < 2; g++) {
-                c[g] = (collected){.vocab = o.vocab, .fail_at = SIZE_MAX, .want_logits = true};
-                scene_backend = g ? gpu_backend() : NULL;
-                need(scene_run(&s, s.seqs, WINDOWS, &o, &c[g], NULL, &err), &err, "run");
-            }
-            assert_int_equal(c[0].logits.len, c[1].logits.len);
-            const float *a = (const float *)(void *)c[0].logits.data;
-            const float *b = (const float *)(void *)c[1].logits.data;
-            size_t rows = c[0].logits.len / sizeof(float) / o.vocab;
-            double sum = 0;
-            for (size_t r = 0; r < rows; r++)
-                sum += kl_of(a + r * o.vocab, b + r * o.vocab, o.vocab);
-            print_message("%s: mean KL between CPU and GPU %.2e nats\n", p ? "fp32" : "bf16",
-                          sum / (double)rows);
-            assert_true(sum / (double)rows < limit[k][p]);
-            collected_free(&c[0]);
-            collected_free(&c[1]);
+            assert_true(from_cpu(&s, (kld_precision)p, s.m->family).kl < limit[k == 2][p]);
             scene_close(&s);
         }
     }
-    scene_backend = NULL;
+}
+
+/* The same of the scene's model in other tensors, whose distributions may be too sharp for a KL. */
+static void recast_as_cpu(scene *s, recast_fn *fn, void *ctx, bool experts, const char *what) {
+    static const double most[2][2] = {{2e-2, 1e-4}, {5e-2, 5e-2}};
+    built b;
+    kld_model *was = s->m, *m = recast(&b, was, fn, ctx);
+    s->m = m;
+    for (int p = 0; p < 2; p++)
+        assert_true(from_cpu(s, (kld_precision)p, what).rms < most[experts][p]);
+    s->m = was;
+    kld_model_free(m);
+    build_end(&b);
+}
+
+/* Embeddings of every format, as heads too; factors of inputs, of experts too. */
+static void other_tensors(void **state) {
+    (void)state;
+    static const tiny dense = {.hidden = 64,
+                               .layers = 2,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 16,
+                               .intermediate = 96,
+                               .vocab = 200,
+                               .tied = true};
+    scene s;
+    scene_open(&s, dense);
+    for (size_t k = 0; k < RECAST_EMBEDDINGS; k++)
+        recast_as_cpu(&s, recast_embedding, &k, false, recast_embeddings[k]);
+    for (int i = 0; i < 4; i++) {
+        awq_form f = {.seed = 3, .integer = i % 2, .has_pre = true};
+        if (i == 2) scene_close(&s);
+        if (i == 2) scene_open(&s, tiny_blocks);
+        recast_as_cpu(&s, recast_awq, &f, i > 1,
+                      i % 2 ? "INT8 with factors" : "NVFP4 with factors");
+    }
+    scene_close(&s);
 }
 
 /* Device memory from what is asked for down to what is refused; hidden states on the device, on
@@ -232,9 +287,13 @@ static void experts_leave_no_trace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models), cmocka_unit_test(golden_inputs),
-        cmocka_unit_test(same_as_cpu),   cmocka_unit_test(budgets),
-        cmocka_unit_test(resume),        cmocka_unit_test(experts_leave_no_trace),
+        cmocka_unit_test(golden_models),
+        cmocka_unit_test(golden_inputs),
+        cmocka_unit_test(same_as_cpu),
+        cmocka_unit_test(other_tensors),
+        cmocka_unit_test(budgets),
+        cmocka_unit_test(resume),
+        cmocka_unit_test(experts_leave_no_trace),
     };
     return cmocka_run_group_tests_name("gpu engine", tests, NULL, NULL);
 }

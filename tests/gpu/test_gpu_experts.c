@@ -140,7 +140,7 @@ typedef struct mix {
     bool fused, biased;
     size_t pad;
     kld_activation act;
-    bool quantized; /* inputs */
+    bool quantized, factors; /* inputs */
 } mix;
 
 typedef struct bank {
@@ -176,6 +176,22 @@ static void quantize_inputs(bank *b, const mix *m) {
     }
 }
 
+/* To every weight but the up of expert 0 and the down of expert 2; gate and up of expert 3 share
+ * theirs. */
+static void give_factors(twin *t, bank *b, const mix *m, uint64_t *seed) {
+    for (size_t e = 0; e < N; e++) {
+        weight *w[] = {&b->gate[e], e && !m->fused ? &b->up[e] : NULL, e == 2 ? NULL : &b->down[e]};
+        for (size_t i = 0; i < 3; i++) {
+            if (!w[i]) continue;
+            weight_factors(t, w[i], i ? KLD_BF16 : KLD_F16, seed);
+            w[i]->c.alpha = w[i]->g.alpha = 1 / sqrtf((float)w[i]->w.cols);
+        }
+    }
+    if (m->fused) return;
+    b->up[3].c.pre = b->gate[3].c.pre;
+    b->up[3].g.pre = b->gate[3].g.pre;
+}
+
 static void bank_open(twin *t, bank *b, const mix *m, uint64_t *seed) {
     memset(b, 0, sizeof *b);
     for (size_t e = 0; e < N; e++) {
@@ -190,6 +206,7 @@ static void bank_open(twin *t, bank *b, const mix *m, uint64_t *seed) {
         if (!m->fused) b->c[e].up = &b->up[e].c;
         if (!m->fused) b->g[e].up = &b->up[e].g;
     }
+    if (m->factors) give_factors(t, b, m, seed);
     if (m->quantized) quantize_inputs(b, m);
 }
 
@@ -234,13 +251,15 @@ static void mix_open(twin *t, const mix *m, int precision, size_t chosen) {
     twin_open(t, &spec);
 }
 
-static const mix mixes[] = {{64, 48, false, false, 0, KLD_ACT_SILU, false},
-                            {64, 32, true, true, 8, KLD_ACT_CLAMPED_GLU, false},
-                            {33, 7, false, false, 3, KLD_ACT_GELU_TANH, false},
-                            {40, 20, true, false, 4, KLD_ACT_SILU, false},
-                            {21, 13, false, true, 1, KLD_ACT_CLAMPED_GLU, false},
-                            {64, 48, false, false, 4, KLD_ACT_SILU, true},
-                            {96, 40, true, true, 0, KLD_ACT_CLAMPED_GLU, true}};
+static const mix mixes[] = {{64, 48, false, false, 0, KLD_ACT_SILU, false, false},
+                            {64, 32, true, true, 8, KLD_ACT_CLAMPED_GLU, false, false},
+                            {33, 7, false, false, 3, KLD_ACT_GELU_TANH, false, false},
+                            {40, 20, true, false, 4, KLD_ACT_SILU, false, false},
+                            {21, 13, false, true, 1, KLD_ACT_CLAMPED_GLU, false, false},
+                            {64, 48, false, false, 4, KLD_ACT_SILU, true, false},
+                            {96, 40, true, true, 0, KLD_ACT_CLAMPED_GLU, true, false},
+                            {33, 7, false, false, 3, KLD_ACT_SILU, false, true},
+                            {64, 48, false, false, 4, KLD_ACT_SILU, true, true}};
 enum { MIXES = sizeof mixes / sizeof *mixes };
 
 /* What x is after the experts in calls of `group` of them, on the GPU. */

@@ -12,6 +12,7 @@ static kld_device_spec spec_for(kld_precision p) {
                              .max_keys = 1024,
                              .kv_cols = 1024,
                              .bias_cols = 1024,
+                             .act_cols = 1024,
                              .head_rows = 256,
                              .vocab = 64,
                              .top_k = 8,
@@ -279,6 +280,47 @@ static void linear(void **state) {
     }
 }
 
+/* Factors of the input, and then its quantization: both to the bit, so that only the sums of the
+ * product are another's.  x stays as it is. */
+static void linear_factors(void **state) {
+    (void)state;
+    static const size_t shapes[][4] = {/* rows, columns of x and y, padding of x */
+                                       {300, 64, 96, 0}, {257, 96, 64, 5}, {17, 32, 7, 3},
+                                       {5, 1, 1, 2},     {1, 1024, 40, 8}, {33, 33, 9, 4}};
+    static const kld_act_quant inputs[] = {{.format = KLD_AQ_NONE},
+                                           {.format = KLD_AQ_FP8_TOKEN},
+                                           {.format = KLD_AQ_NVFP4, .scale = 3},
+                                           {.format = KLD_AQ_MXFP8, .exponent = KLD_AQ_CEIL}};
+    uint64_t seed = 7;
+    for (size_t i = 0; i < 2 * 6 * 4; i++) {
+        const size_t *s = shapes[i / 2 % 6];
+        const kld_act_quant *in = &inputs[i / 12];
+        if (i / 12 > 1 && s[1] % 32) continue; /* whole blocks only */
+        twin t;
+        kld_device_spec spec = spec_for((kld_precision)(i % 2));
+        twin_open(&t, &spec);
+        kld_span span[16];
+        kld_batch b;
+        weight w;
+        kld_err err = {0};
+        spans_of(&b, span, s[0]);
+        weight_random(&t, &w, KLD_FMT_BF16, s[2], s[1], i % 3 == 0, KLD_USE_MATRIX, &seed);
+        weight_factors(&t, &w, i % 4 < 2 ? KLD_BF16 : KLD_F16, &seed);
+        w.c.input = w.g.input = *in;
+        w.c.alpha = w.g.alpha = kld_act_alpha(in);
+        both x = both_random(&t, s[0], s[1], s[1] + s[3], KLD_ELEM_ACT, 1, &seed);
+        both y = both_random(&t, s[0], s[2], s[2], KLD_ELEM_F32, 1, &seed);
+        need(t.cpu->linear(t.c, &b, x.c, &w.c, y.c, false, &err), &err, "cpu");
+        need(t.gpu->linear(t.g, &b, x.g, &w.g, y.g, false, &err), &err, "cuda");
+        both_same(&t, &y, 1e-5, "linear with factors");
+        both_same(&t, &x, 0, "its input");
+        both_free(&t, &x);
+        both_free(&t, &y);
+        weight_free(&t, &w);
+        twin_close(&t);
+    }
+}
+
 /* A row's product does not depend on how many rows ride along, nor on where it lies. */
 static void linear_rows_alone(void **state) {
     (void)state;
@@ -422,7 +464,7 @@ int main(void) {
         cmocka_unit_test(spread),   cmocka_unit_test(caps),
         cmocka_unit_test(gated),    cmocka_unit_test(gated_halves),
         cmocka_unit_test(linear),   cmocka_unit_test(linear_rows_alone),
-        cmocka_unit_test(decoding),
+        cmocka_unit_test(decoding), cmocka_unit_test(linear_factors),
     };
     if (getenv("KLD_TEST_NO_PRODUCTS")) cmocka_set_skip_filter("linear*");
     return cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);

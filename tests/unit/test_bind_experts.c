@@ -68,6 +68,8 @@ typedef struct variant {
     const char *label;
 } variant;
 
+static const spec awq = {E "1.down_proj.pre_quant_scale", "BF16", "[32]", 64, 1, NULL};
+
 static void check(const variant *v) {
     built b;
     char config[1024];
@@ -96,6 +98,8 @@ static void check(const variant *v) {
     assert_string_equal(m->label, v->label);
     assert_int_equal(m->layer[0].expert[1].down.input_scale != NULL,
                      v->form[1][2] == NVFP4 && !v->no_input);
+    assert_int_equal(m->layer[0].expert[1].down.pre != NULL, v->extra == &awq);
+    assert_null(m->layer[0].expert[0].down.pre);
     kld_model_free(m);
 }
 
@@ -112,7 +116,6 @@ static void check(const variant *v) {
       "\"config_groups\":{\"g\":{\"targets\":[\"Linear\"]}},\"ignore\":[\"lm_head\","              \
       "\"re:.*self_attn\"" ignored "]")
 
-static const spec awq = {E "1.down_proj.pre_quant_scale", "BF16", "[32]", 64, 1, NULL};
 static const spec leaked = {E "1.up_proj.weight_double_scale", "F32", "[1]", 4, 1, NULL};
 
 static const variant VARIANTS[] = {
@@ -217,13 +220,14 @@ static const variant VARIANTS[] = {
      NULL,
      "NVFP4"},
     /* Defects 12, 22, 25. */
+    {MODELOPT(""), ALL(NVFP4), {{0}}, false, &awq, KLD_OK, NULL, "NVFP4"},
     {"",
-     ALL(NVFP4),
+     {{NVFP4, NVFP4, NVFP4}, {NVFP4, NVFP4, FP8}},
      {{0}},
      false,
      &awq,
      KLD_E_UNSUPPORTED,
-     "experts.1.down_proj: a pre_quant_scale on the activations (NVFP4_AWQ",
+     "experts.1.down_proj: a pre_quant_scale of this type or in this format is not implemented",
      NULL},
     {"",
      ALL(NVFP4),

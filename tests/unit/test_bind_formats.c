@@ -34,18 +34,30 @@ static void formats(void **state) {
          {UP "weight_scale", "F32", "[64]", 256, 1, NULL}},
         {{UP "weight", "U8", "[32,32]", 1024, 0, NULL},
          {UP "weight_scale", "F32", "[64,2]", 512, 1, NULL}},
+        {{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+         {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 1, NULL},
+         {UP "weight_scale_2", "F32", "[]", 4, 1, NULL},
+         {UP "pre_quant_scale", "BF16", "[32]", 64, 1, NULL}},
+        {{UP "weight", "I8", "[64,32]", 2048, 0, NULL},
+         {UP "weight_scale", "F32", "[64]", 256, 1, NULL},
+         {UP "pre_quant_scale", "F32", "[32]", 128, 1, NULL}},
+        {{UP "weight", "U8", "[32,32]", 1024, 0, NULL},
+         {UP "weight_scale", "F32", "[64,2]", 512, 1, NULL},
+         {UP "pre_quant_scale", "F16", "[32]", 64, 1, NULL}},
     };
-    static const size_t n[] = {2, 3, 3, 2, 1, 2, 2, 2, 2, 3, 2, 2, 2};
-    static const kld_format want[] = {KLD_FMT_MXFP4,       KLD_FMT_MXFP4,     KLD_FMT_FP8_TENSOR,
-                                      KLD_FMT_FP8_CHANNEL, KLD_FMT_F16,       KLD_FMT_FP8_BLOCK,
-                                      KLD_FMT_FP8_BLOCK,   KLD_FMT_FP8_BLOCK, KLD_FMT_MXFP8,
-                                      KLD_FMT_FP8_TENSOR,  KLD_FMT_MXFP4,     KLD_FMT_INT8,
-                                      KLD_FMT_INT4_PAIRS};
+    static const size_t n[] = {2, 3, 3, 2, 1, 2, 2, 2, 2, 3, 2, 2, 2, 4, 3, 3};
+    static const kld_format want[] = {
+        KLD_FMT_MXFP4,      KLD_FMT_MXFP4,      KLD_FMT_FP8_TENSOR, KLD_FMT_FP8_CHANNEL,
+        KLD_FMT_F16,        KLD_FMT_FP8_BLOCK,  KLD_FMT_FP8_BLOCK,  KLD_FMT_FP8_BLOCK,
+        KLD_FMT_MXFP8,      KLD_FMT_FP8_TENSOR, KLD_FMT_MXFP4,      KLD_FMT_INT8,
+        KLD_FMT_INT4_PAIRS, KLD_FMT_NVFP4,      KLD_FMT_INT8,       KLD_FMT_INT4_PAIRS};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         built b;
         tiny_make(&b, "{" CONFIG "}", NULL, all[i], n[i]);
         kld_model *m = tiny_open(b.dir);
-        assert_int_equal(m->layer[0].slot[KLD_SLOT_UP].format, want[i]);
+        const kld_weight *w = &m->layer[0].slot[KLD_SLOT_UP];
+        assert_int_equal(w->format, want[i]);
+        assert_int_equal(w->pre != NULL, strstr(all[i][n[i] - 1].name, "pre_quant") != NULL);
         kld_model_free(m);
         build_end(&b);
     }
@@ -85,9 +97,25 @@ static const struct {
     {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
       {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
       {UP "weight_scale_2", "F32", "[]", 4, 0, NULL},
+      {UP "pre_quant_scale", "BF16", "[64]", 128, 0, NULL}},
+     KLD_E_INPUT,
+     "mlp.up_proj.pre_quant_scale: expected shape [32], found BF16 [64]"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
+      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL},
+      {UP "pre_quant_scale", "F8_E4M3", "[32]", 32, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "mlp.up_proj: a pre_quant_scale of this type or in this format is not implemented"},
+    {{{UP "weight", "BF16", "[64,32]", 4096, 0, NULL},
       {UP "pre_quant_scale", "BF16", "[32]", 64, 0, NULL}},
      KLD_E_UNSUPPORTED,
-     "pre_quant_scale on the activations (NVFP4_AWQ"},
+     "mlp.up_proj: a pre_quant_scale of this type or in this format is not implemented"},
+    {{{UP "weight", "U8", "[64,16]", 1024, 0, NULL},
+      {UP "weight_scale", "F8_E4M3", "[64,2]", 128, 0, NULL},
+      {UP "pre_quant_scale", "BF16", "[32]", 64, 0, NULL},
+      {UP "svdquant_lora_a", "BF16", "[4,32]", 256, 0, NULL}},
+     KLD_E_UNSUPPORTED,
+     "NVFP4_SVD (low-rank branch)"},
     /* Defect 19: blocks are never derived from the shape. */
     {{{UP "weight", "F8_E4M3", "[64,32]", 2048, 0, NULL},
       {UP "weight_scale_inv", "F32", "[2,1]", 8, 0, NULL}},
@@ -138,7 +166,8 @@ static const struct {
      "weight: expected shape [32, 32] (two rows a byte), found U8 [64, 16]"},
     {{{UP "weight", "U8", "[32,32]", 1024, 0, NULL},
       {UP "weight_scale", "F32", "[64,1]", 256, 0, NULL},
-      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL}},
+      {UP "weight_scale_2", "F32", "[]", 4, 0, NULL},
+      {UP "pre_quant_scale", "BF16", "[32]", 64, 0, NULL}},
      KLD_E_UNSUPPORTED,
      "second scale (W4A8_AWQ)"},
     {{{UP "weight", NULL, NULL, 0, 0, NULL},
@@ -153,10 +182,6 @@ static const struct {
     {{{UP "weight_double_scale", "F32", "[1]", 4, 0, NULL}},
      KLD_E_INPUT,
      "form no known weight format"},
-    {{{"model.embed_tokens.weight", "F8_E4M3", "[8,32]", 256, 0, NULL},
-      {"model.embed_tokens.weight_scale", "F32", "[8]", 32, 0, NULL}},
-     KLD_E_UNSUPPORTED,
-     "model.embed_tokens: FP8 (per channel) here is not implemented"},
 };
 
 #define NO_WEIGHT                                                                                  \

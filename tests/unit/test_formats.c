@@ -303,6 +303,15 @@ static void bad_values(void **state) {
     w.format = KLD_FMT_GPTQ8;
     w.zero_add = 1;
     aside(&w, KLD_PART_ZEROS, "\x80\x80\x80\x80", 1, "stored as 128");
+
+    kld_tensor pre = {.name = "m.pre_quant_scale", .dtype = KLD_F32};
+    w.pre = &pre;
+    aside(&w, KLD_PART_PRE, negative, 4, NULL);
+    aside(&w, KLD_PART_PRE, nan_at_3, 4,
+          "tensor 'm.pre_quant_scale': 1 factors are not finite, the first at [3]");
+    pre.dtype = KLD_BF16;
+    aside(&w, KLD_PART_PRE, "\x80\x3f\x80\x7f\x80\xff", 3,
+          "2 factors are not finite, the first at [1]");
 }
 
 static void bad_rows(void **state) {

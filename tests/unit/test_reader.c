@@ -25,8 +25,8 @@ static void read_all(const char *dir, kld_reader *r, kld_model **m) {
         for (size_t k = 0; k < s->n; k++) { /* the bytes are those of the file */
             kld_raw_weight raw;
             kld_reader_weight(r, s, k, 0, &raw);
-            const unsigned char *got[] = {raw.v.data,  raw.v.scale, raw.v.global,
-                                          raw.v.zeros, raw.v.index, raw.bias};
+            const unsigned char *got[] = {raw.v.data,  raw.v.scale, raw.v.global, raw.v.zeros,
+                                          raw.v.index, raw.bias,    raw.pre};
             for (kld_part p = KLD_PART_DATA; p < KLD_PART_COUNT; p++) {
                 const kld_tensor *t = kld_weight_part(raw.w, p);
                 if (!t) continue;
@@ -115,7 +115,10 @@ static void parts_aside(void **state) {
                                {L "mlp.down_proj.qweight", "I32", "[8,32]", 1024, 0, codes},
                                {L "mlp.down_proj.qzeros", "I32", "[2,4]", 32, 0, codes},
                                {L "mlp.down_proj.scales", "BF16", "[2,32]", 128, 1, NULL},
-                               {L "mlp.down_proj.g_idx", "I32", "[64]", 256, 0, NULL}};
+                               {L "mlp.down_proj.g_idx", "I32", "[64]", 256, 0, NULL},
+                               {L "self_attn.q_proj.weight", "I8", "[32,32]", 1024, 0, codes},
+                               {L "self_attn.q_proj.weight_scale", "F32", "[32]", 128, 1, NULL},
+                               {L "self_attn.q_proj.pre_quant_scale", "F16", "[32]", 64, 0, codes}};
     static const char config[] =
         "{" CONFIG ",\"quantization_config\":{\"checkpoint_format\":\"gptq\","
         "\"weight_block_size\":[16,32]}}";
