@@ -71,6 +71,14 @@ static bool stops_inside(const kld_run *r, size_t index) {
     return r->n_lanes == 1 && !r->model->layer[index].expert && kld_stop_requested();
 }
 
+/* A layer's stages count alike. */
+static void show_progress(const kld_run *r, size_t index, size_t row) {
+    size_t first = kld_schedule_layer(&r->fit.schedule, index);
+    size_t stages = num_max(kld_schedule_layer(&r->fit.schedule, index + 1) - first, 1);
+    size_t stage = r->reader.next - 1 - first; /* of the one after it, reading is under way */
+    kld_progress_set((uint64_t)index * r->rows + (stage * r->rows + row * r->n_lanes) / stages);
+}
+
 static kld_status lane_body(kld_run *r, kld_lane *lane, size_t index, size_t first, kld_err *err) {
     const kld_layer *layer = &r->model->layer[index];
     const kld_route_io *io = r->opt->routes;
@@ -95,7 +103,7 @@ static kld_status lane_body(kld_run *r, kld_lane *lane, size_t index, size_t fir
         TRY(kld_stream_store(&lane->stream, row, n, x, err));
         if (layer->expert) TRY(kld_stream_store(&lane->normed, row, n, to.h, err));
         if (b->ends_window) done = b->window;
-        kld_progress_set((uint64_t)index * r->rows + b->row * r->n_lanes);
+        show_progress(r, index, b->row);
     }
 }
 
@@ -112,6 +120,7 @@ static kld_status lane_experts(kld_run *r, kld_lane *lane, const kld_stage_key *
         TRY(kld_stream_load(&lane->normed, row, n, lane->graph.h, &h, err));
         TRY(kld_graph_experts(&lane->graph, r->dispatch->expert, key->n_experts, h, x, err));
         TRY(kld_stream_store(&lane->stream, row, n, x, err));
+        show_progress(r, key->layer, b->row);
     }
     return KLD_OK;
 }
