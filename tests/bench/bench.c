@@ -204,16 +204,42 @@ static void run_attend(void *arg) {
     need(be->attend(dev, &body.b, body.g.qa, body.g.ka, body.g.va, &a, y, &err), &err);
 }
 
-/* Latent attention: 16 heads of their own, in buffers of the MLP and of the normed rows. */
+/* Latent attention: 16 heads of their own, of dim[0] columns with values of dim[1]. */
+struct latent {
+    const size_t *dim;
+    kld_view q, k, v, y;
+};
+
 static void run_latent(void *arg) {
-    const size_t *dim = arg;
+    const struct latent *l = arg;
     kld_err err = {0};
-    kld_attend_args a = {.heads = 16, .kv_heads = 16, .head_dim = dim[0], .value_dim = dim[1]};
+    kld_attend_args a = {.heads = 16, .kv_heads = 16};
+    a.head_dim = l->dim[0];
+    a.value_dim = l->dim[1];
     a.scale = 0.07f;
-    kld_view q = body.g.gate, k = body.g.up, v = body.g.act, y = body.g.h;
-    q.cols = q.ld = k.cols = k.ld = 16 * dim[0];
-    v.cols = v.ld = y.cols = y.ld = 16 * dim[1];
-    need(be->attend(dev, &body.b, q, k, v, &a, y, &err), &err);
+    need(be->attend(dev, &body.b, l->q, l->k, l->v, &a, l->y, &err), &err);
+}
+
+static kld_view random_rows(size_t cols) {
+    return (kld_view){random_device(n_rows * cols, 2, 1), n_rows, cols, cols, KLD_ELEM_ACT};
+}
+
+static void bench_latent(void) {
+    static const size_t dims[2][2] = {{256, 256}, {192, 128}};
+    for (size_t i = 0; i < 2; i++) {
+        const size_t *d = dims[i];
+        char name[32];
+        snprintf(name, sizeof name, "body_attend_%zu_%zu", d[0], d[1]);
+        if (!wanted(name) || be->host_memory) continue;
+        struct latent l = {d, random_rows(16 * d[0]), random_rows(16 * d[0]),
+                           random_rows(16 * d[1]), random_rows(16 * d[1])};
+        report(name, median_ms(run_latent, &l, 20), 0,
+               16.0 * (double)(d[0] + d[1]) * (double)n_rows * ((double)window + 1), 0);
+        be->free(dev, l.q.p);
+        be->free(dev, l.k.p);
+        be->free(dev, l.v.p);
+        be->free(dev, l.y.p);
+    }
 }
 
 static void run_gated(void *arg) {
@@ -261,17 +287,7 @@ static void bench_body(void) {
     if (wanted("body_gated"))
         report("body_gated", median_ms(run_gated, NULL, 20), 3 * f16 * 12288, 0, 0);
     bench_product("body_down", body.g.act, KLD_SLOT_DOWN, rows_x, true);
-    static const size_t latent[2][2] = {{256, 256}, {192, 128}};
-    run_layer(NULL); /* plausible values in every buffer */
-    for (size_t i = 0; i < 2; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "body_attend_%zu_%zu", latent[i][0], latent[i][1]);
-        if (wanted(name))
-            report(name, median_ms(run_latent, (void *)(uintptr_t)latent[i], 20), 0,
-                   16.0 * (double)(latent[i][0] + latent[i][1]) * (double)n_rows *
-                       ((double)window + 1),
-                   0);
-    }
+    bench_latent();
     if (!wanted("body_qwen3_8b")) return;
     double ms = 36 * median_ms(run_layer, NULL, 36);
     report("body_qwen3_8b", ms, 0, 2.0 * 36 * 192937984.0 * (double)n_rows, (double)n_rows);
