@@ -210,9 +210,7 @@ static kld_status bind_head(kld_binder *b, const kld_tensor_row *row, kld_err *e
     kld_model *m = b->m;
     char stem[KLD_MAX_NAME];
     snprintf(stem, sizeof stem, "%s.", b->prefix->head);
-    size_t at = lower_bound(&m->ckpt, stem);
-    bool present = at < m->ckpt.n_tensors && starts(m->ckpt.tensors[at].name, stem);
-    if (present) {
+    if (kld_bind_has(b, stem)) {
         m->config.tied = false;
         return bind_row(b, row, b->prefix->head, &m->global[row->slot], err);
     }

@@ -84,6 +84,12 @@ static bool is_expert(kld_slot s) {
     return s == KLD_SLOT_EXPERT_GATE || s == KLD_SLOT_EXPERT_UP || s == KLD_SLOT_EXPERT_DOWN;
 }
 
+size_t kld_model_expert_layers(const kld_model *m, size_t n) {
+    size_t found = 0;
+    for (size_t l = 0; l < n; l++) found += m->layer[l].expert != NULL;
+    return found;
+}
+
 uint64_t kld_model_parameters(const kld_model *m) {
     uint64_t n = 0;
     for (kld_weight_at at = {0}; kld_model_next_weight(m, &at);) n += weight_elements(at.w);

@@ -203,6 +203,9 @@ typedef struct kld_weight_at {
 } kld_weight_at;
 bool kld_model_next_weight(const kld_model *m, kld_weight_at *at);
 
+/* Layers with experts among the first n. */
+size_t kld_model_expert_layers(const kld_model *m, size_t n);
+
 /* Elements of logical weights and biases; of those that a token meets: the experts it chooses
  * instead of all. */
 uint64_t kld_model_parameters(const kld_model *m);

@@ -125,13 +125,6 @@ static kld_status lane_experts(kld_run *r, kld_lane *lane, const kld_stage_key *
     return KLD_OK;
 }
 
-/* Layers with experts before this one. */
-static size_t ordinal(const kld_run *r, size_t index) {
-    size_t n = 0;
-    for (size_t i = 0; i < index; i++) n += r->model->layer[i].expert != NULL;
-    return n;
-}
-
 /* Ids that are given come from a file: they must be experts, and no one of a token's twice. */
 static kld_status check_given(const kld_run *r, size_t layer, size_t w, size_t n,
                               const kld_routes *routes, kld_err *err) {
@@ -151,7 +144,7 @@ static kld_status check_given(const kld_run *r, size_t layer, size_t w, size_t n
 
 static kld_status exchange(kld_run *r, size_t index, bool give, kld_err *err) {
     const kld_route_io *io = r->opt->routes;
-    size_t k = r->model->config.router.top_k, layer = ordinal(r, index);
+    size_t k = r->model->config.router.top_k, layer = kld_model_expert_layers(r->model, index);
     if (!io || !r->n_lanes || !(give ? io->give != NULL : io->take != NULL)) return KLD_OK;
     for (size_t w = 0; w < r->n_seqs; w++) {
         kld_lane *lane = &r->lane[w % r->n_lanes];

@@ -166,8 +166,7 @@ static kld_status open_routes(job *j, kld_err *err) {
         return kld_routes_load(&j->book, j->model, &j->suite, o->replay, o->ids_only, i, err);
     if (!o->keep_routes) return KLD_OK;
     *i = (kld_route_info){.kept = true, .top_k = r->top_k, .experts = r->experts};
-    for (size_t l = 0; l < j->model->config.layers; l++)
-        i->layers += j->model->layer[l].expert != NULL;
+    i->layers = kld_model_expert_layers(j->model, j->model->config.layers);
     if (i->layers) return KLD_OK;
     return kld_fail(err, KLD_E_UNSUPPORTED, "%s: --routes: a %s model without experts has none",
                     j->dir, j->model->family);

@@ -95,8 +95,7 @@ static json_t *latent_of(const kld_config *c) {
 
 static json_t *experts_of(const kld_model *m) {
     const kld_config *c = &m->config;
-    json_int_t layers = 0;
-    for (size_t l = 0; l < c->layers; l++) layers += m->layer[l].expert != NULL;
+    json_int_t layers = (json_int_t)kld_model_expert_layers(m, c->layers);
     if (!layers) return json_null();
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "count", (json_int_t)c->router.experts,
                      "per_token", (json_int_t)c->router.top_k, "layers", layers, "intermediate",

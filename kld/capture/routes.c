@@ -15,7 +15,8 @@ enum { VERSION = 1, HEAD = 8 + 4 + 4 + 8 + 8 + KLD_SHA256_BYTES };
 
 struct kld_route_book {
     const kld_suite *suite;
-    size_t layers, k, experts, rows;
+    size_t layers, k, experts;
+    size_t *first; /* owned [windows + 1]: row of a window's first token; the last: all rows */
     kld_route_io io;
     /* kept */
     const char *dir;
@@ -33,18 +34,13 @@ struct kld_route_book {
 
 static size_t row_bytes(const kld_route_book *b) { return 6 * b->k + 4; }
 
-static size_t rows_before(const kld_route_book *b, size_t w) {
-    size_t rows = 0;
-    for (size_t i = 0; i < w; i++) rows += b->suite->windows[i].n;
-    return rows;
-}
+static size_t all_rows(const kld_route_book *b) { return b->first[b->suite->n_windows]; }
 
 static kld_status open_book(kld_route_book **out, const kld_model *m, const kld_suite *suite,
                             kld_err *err) {
     *out = NULL;
     const kld_router *r = &m->config.router;
-    size_t layers = 0;
-    for (size_t l = 0; l < m->config.layers; l++) layers += m->layer[l].expert != NULL;
+    size_t layers = kld_model_expert_layers(m, m->config.layers);
     if (!layers)
         return kld_fail(err, KLD_E_UNSUPPORTED, "%s: a %s model without experts has no routes",
                         m->ckpt.dir, m->family);
@@ -52,10 +48,12 @@ static kld_status open_book(kld_route_book **out, const kld_model *m, const kld_
     TRY(NEW_ARRAY(&b, 1, err));
     *b = (kld_route_book){.suite = suite, .layers = layers, .k = r->top_k, .experts = r->experts};
     b->writer.fd = b->spill.fd = -1;
-    b->rows = rows_before(b, suite->n_windows);
-    for (size_t w = 0; w < suite->n_windows; w++)
+    kld_status st = NEW_ARRAY(&b->first, suite->n_windows + 1, err);
+    for (size_t w = 0; st == KLD_OK && w < suite->n_windows; w++) {
+        b->first[w + 1] = b->first[w] + suite->windows[w].n;
         b->longest = num_max(b->longest, suite->windows[w].n);
-    kld_status st = NEW_ARRAY(&b->bytes, num_max(b->longest, 1) * row_bytes(b), err);
+    }
+    if (st == KLD_OK) st = NEW_ARRAY(&b->bytes, num_max(b->longest, 1) * row_bytes(b), err);
     if (st == KLD_OK) *out = b;
     else kld_routes_close(b);
     return st;
@@ -69,6 +67,7 @@ void kld_routes_close(kld_route_book *b) {
     kld_spill_close(&b->spill);
     kld_free(b->file);
     kld_free(b->mine);
+    kld_free(b->first);
     kld_free(b->bytes);
     kld_free(b);
 }
@@ -110,7 +109,7 @@ static kld_status write_head(const kld_route_book *b, size_t layer, kld_buf *out
     TRY(kld_buf_add(out, magic, sizeof magic, err));
     TRY(kld_buf_u32(out, VERSION, err));
     TRY(kld_buf_u32(out, (uint32_t)layer, err));
-    TRY(kld_buf_u64(out, b->rows, err));
+    TRY(kld_buf_u64(out, all_rows(b), err));
     TRY(kld_buf_u64(out, b->k, err));
     return kld_buf_add(out, b->run_id.b, sizeof b->run_id.b, err);
 }
@@ -144,7 +143,7 @@ static kld_status check_layer(const kld_route_book *b, size_t layer, kld_err *er
     const kld_file *f = &b->file[layer];
     unsigned char head[HEAD];
     kld_buf want = {0};
-    uint64_t size = HEAD + (uint64_t)b->rows * row_bytes(b) + KLD_SHA256_BYTES;
+    uint64_t size = HEAD + (uint64_t)all_rows(b) * row_bytes(b) + KLD_SHA256_BYTES;
     kld_status st;
     TRY_TO(done, write_head(b, layer, &want, err));
     if (f->size == size) TRY_TO(done, kld_file_read(f, head, 0, HEAD, err));
@@ -236,7 +235,7 @@ fail:
 static kld_status read_layer(kld_route_book *b, size_t layer, size_t w, kld_records *r,
                              kld_err *err) {
     size_t n = b->suite->windows[w].n, k = b->k, width = row_bytes(b);
-    uint64_t at = HEAD + (uint64_t)rows_before(b, w) * width;
+    uint64_t at = HEAD + (uint64_t)b->first[w] * width;
     TRY(open_layer(b, layer, err));
     TRY(kld_file_read(&b->file[layer], b->bytes, at, n * width, err));
     const unsigned char *id = b->bytes, *weight = id + 2 * n * k, *margin = weight + 4 * n * k;
@@ -262,7 +261,7 @@ kld_status kld_routes_window(kld_route_book *b, size_t w, kld_records *r, kld_er
 static kld_status give(void *ctx, size_t layer, size_t w, size_t n, kld_routes *r, kld_err *err) {
     kld_route_book *b = ctx;
     size_t width = 6 * b->k;
-    uint64_t at = ((uint64_t)layer * b->rows + rows_before(b, w)) * width;
+    uint64_t at = ((uint64_t)layer * all_rows(b) + b->first[w]) * width;
     TRY(kld_spill_read(&b->spill, b->bytes, at, n * width, err));
     const unsigned char *p = b->bytes;
     for (size_t i = 0; i < n; i++) {
@@ -286,7 +285,7 @@ static kld_status store_window(kld_route_book *b, size_t w, const kld_records *r
                 put_f32(p + 2, r->route_weight[from]);
             }
         }
-        uint64_t at = ((uint64_t)l * b->rows + rows_before(b, w)) * width;
+        uint64_t at = ((uint64_t)l * all_rows(b) + b->first[w]) * width;
         TRY(kld_spill_write(&b->spill, b->bytes, at, n * width, err));
     }
     return KLD_OK;
@@ -321,7 +320,7 @@ static kld_status check_source(const kld_route_book *b, const kld_capture_info *
 }
 
 static kld_status load(kld_route_book *b, kld_capture *c, kld_err *err) {
-    uint64_t bytes = (uint64_t)b->layers * b->rows * 6 * b->k;
+    uint64_t bytes = (uint64_t)b->layers * all_rows(b) * 6 * b->k;
     TRY(check_source(b, kld_capture_header(c), err));
     TRY(kld_spill_open(&b->spill, NULL, num_max(bytes, 1), err));
     for (size_t w = 0; w < b->suite->n_windows; w++) TRY(load_window(b, c, w, err));

@@ -338,3 +338,20 @@ void same_records(const collected *a, const collected *b, const char *what) {
         memcmp(a->records.data, b->records.data, a->records.len) != 0)
         fail_msg("%s: the records differ", what);
 }
+
+void same_alone(const scene *s, const kld_engine_options *o, const collected *all) {
+    for (size_t w = 3; w < WINDOWS; w++) {
+        kld_seq q[WINDOWS];
+        kld_err err = {0};
+        collected b = {.fail_at = SIZE_MAX};
+        for (size_t i = 0; i < WINDOWS; i++) {
+            q[i] = s->seqs[i];
+            if (i != w) q[i].n = q[i].score_from = 0;
+        }
+        need(scene_run(s, q, WINDOWS, o, &b, NULL, &err), &err, "one window");
+        kld_buf x = part_of(all, w), y = part_of(&b, w);
+        assert_int_equal(x.len, y.len);
+        assert_memory_equal(x.data, y.data, x.len);
+        collected_free(&b);
+    }
+}

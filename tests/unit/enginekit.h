@@ -93,6 +93,9 @@ void scene_run_ok(const scene *s, const kld_engine_options *o, collected *c,
                   kld_engine_stats *stats);
 /* Bytes of window i without its index, which the caller's numbering decides; borrowed. */
 kld_buf part_of(const collected *c, size_t i);
+/* Each of the windows from 3 on gives what it gave among the others (`all`) when it runs without
+ * them. */
+void same_alone(const scene *s, const kld_engine_options *o, const collected *all);
 void same_records(const collected *a, const collected *b, const char *what);
 
 #endif

@@ -220,7 +220,6 @@ static void no_trace(void **state) {
     int threads = omp_get_max_threads();
     for (int p = 0; p < 2; p++) {
         scene s;
-        kld_err err = {0};
         scene_open(&s, tiny_blocks);
         kld_engine_options o = default_options(s.m->config.vocab);
         o.precision = (kld_precision)p;
@@ -251,19 +250,7 @@ static void no_trace(void **state) {
         scene_run_ok(&s, &o, &b, NULL);
         same_records(&a, &b, "three lanes");
         collected_free(&b);
-        for (size_t w = 3; w < 6; w++) {
-            kld_seq q[WINDOWS];
-            for (size_t i = 0; i < WINDOWS; i++) {
-                q[i] = s.seqs[i];
-                if (i != w) q[i].n = q[i].score_from = 0;
-            }
-            b = (collected){.fail_at = SIZE_MAX};
-            need(scene_run(&s, q, WINDOWS, &o, &b, NULL, &err), &err, "one window");
-            kld_buf x = part_of(&a, w), y = part_of(&b, w);
-            assert_int_equal(x.len, y.len);
-            assert_memory_equal(x.data, y.data, x.len);
-            collected_free(&b);
-        }
+        same_alone(&s, &o, &a);
         collected_free(&a);
         collected_free(&plain);
         scene_close(&s);
