@@ -30,6 +30,16 @@ typedef struct kld_route_info {
     kld_digest source; /* content digest of the capture that they are from; zero when natural */
 } kld_route_info;
 
+/* The hidden states that an exact capture keeps: of scored rows, what the head was given, after
+ * the final norm and rounded as its product takes it.  Logits are
+ * cap(alpha * (hidden W^T) + bias) with the head of that digest. */
+typedef struct kld_hidden_info {
+    uint64_t cols;    /* hidden size; 0: none are kept */
+    uint64_t bytes;   /* of a value: 2 BF16, 4 FP32 */
+    double logit_cap; /* > 0: logits are cap * tanh(logit / cap) */
+    kld_digest head;  /* kld_head_digest (loaders/head.h) */
+} kld_hidden_info;
+
 /* What follows it in the engine's "arithmetic" is how inputs of products were quantized: a part of
  * the checkpoint that was captured, as its weights are. */
 #define KLD_ARITHMETIC_INPUTS "; quantized inputs "
@@ -54,6 +64,9 @@ typedef struct kld_capture_info {
     kld_digest reference; /* content digest of the reference capture */
     uint64_t ref_top_k, ref_tail_samples;
     kld_route_info routes;
+    kld_hidden_info hidden;
+    char *floor; /* in which way a measurement of the noise floor differs from the capture that it
+                    repeats: "precision" or "chunk"; "" when it is none */
     json_t *engine; /* owned: flat object of strings (version, commit, backend, device, blas,
                        precision, activations, ...).  Two captures are comparable without a
                        mark only if key "arithmetic" is equal in both up to
@@ -62,6 +75,7 @@ typedef struct kld_capture_info {
     /* Recorded but outside the content digest. */
     char *time; /* ISO 8601 UTC */
     char *host;
+    char *checkpoint; /* absolute directory; "" unknown: where a head or tokenizer may be found */
 } kld_capture_info;
 void kld_capture_info_free(kld_capture_info *info);
 

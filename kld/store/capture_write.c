@@ -27,7 +27,7 @@ static void writer_free(kld_capture_writer *w) {
 static void keep_shape(kld_capture_writer *w, const kld_capture_info *info) {
     w->shape = *info;
     w->shape.name = w->shape.label = w->shape.family = w->shape.reference_name = NULL;
-    w->shape.time = w->shape.host = NULL;
+    w->shape.time = w->shape.host = w->shape.checkpoint = w->shape.floor = NULL;
     w->shape.engine = w->shape.quant = NULL;
     w->frame.max = SIZE_MAX / 4;
     w->synced = kld_seconds();

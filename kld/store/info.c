@@ -1,6 +1,7 @@
 #include "kld/store/info.h"
 
 #include "kld/base/mem.h"
+#include "kld/store/info_optional.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static const struct field {
     {"engine", OBJECT, offsetof(kld_capture_info, engine)},
     {"quant", OBJECT, offsetof(kld_capture_info, quant)},
 };
-/* And "routes", an object, unless they are natural and not kept. */
+/* After them come the optional ones: info_optional.h. */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 void kld_capture_info_free(kld_capture_info *info) {
@@ -47,6 +48,8 @@ void kld_capture_info_free(kld_capture_info *info) {
     kld_free(info->reference_name);
     kld_free(info->time);
     kld_free(info->host);
+    kld_free(info->checkpoint);
+    kld_free(info->floor);
     json_decref(info->engine);
     json_decref(info->quant);
     memset(info, 0, sizeof *info);
@@ -78,70 +81,22 @@ static kld_status dump_and_free(json_t *root, bool whole, kld_buf *out, kld_err 
     return st;
 }
 
-static const char *const route_modes[KLD_ROUTES_MODES] = {"natural", "replay", "replay-ids"};
-
-const char *kld_route_mode_name(kld_route_mode m) {
-    return m < KLD_ROUTES_MODES ? route_modes[m] : "?";
-}
-
-static bool has_routes(const kld_route_info *r) { return r->kept || r->mode != KLD_ROUTES_NATURAL; }
-
-static json_t *routes_value(const kld_route_info *r) {
-    char hex[KLD_SHA256_HEX];
-    return json_pack("{s:s, s:b, s:I, s:I, s:I, s:s}", "mode", kld_route_mode_name(r->mode), "kept",
-                     (int)r->kept, "layers", (json_int_t)r->layers, "top_k", (json_int_t)r->top_k,
-                     "experts", (json_int_t)r->experts, "source", kld_digest_hex(&r->source, hex));
-}
-
-static kld_status parse_routes(kld_route_info *r, const json_t *root, kld_err *err) {
-    const char *mode, *source;
-    json_t *o;
-    size_t m = 0;
-    if (!json_object_get(root, "routes")) return KLD_OK;
-    TRY(kld_json_obj(root, "routes", &o, err));
-    TRY(kld_json_str(o, "mode", &mode, err));
-    while (m < KLD_ROUTES_MODES && strcmp(mode, route_modes[m]) != 0) m++;
-    if (m == KLD_ROUTES_MODES)
-        return kld_fail(err, KLD_E_INPUT, "'routes': mode '%.40s' is not known", mode);
-    r->mode = (kld_route_mode)m;
-    TRY(kld_json_bool(o, "kept", &r->kept, err));
-    TRY(kld_json_u64(o, "layers", &r->layers, err));
-    TRY(kld_json_u64(o, "top_k", &r->top_k, err));
-    TRY(kld_json_u64(o, "experts", &r->experts, err));
-    TRY(kld_json_str(o, "source", &source, err));
-    TRY(kld_where(err, kld_digest_parse(source, &r->source, err), "'routes'"));
-    if (json_object_size(o) == 6) return KLD_OK;
-    return kld_fail(err, KLD_E_INPUT, "'routes' has %zu keys; 6 are expected", json_object_size(o));
-}
-
-static kld_status check_routes(const kld_route_info *r, kld_err *err) {
-    bool natural = r->mode == KLD_ROUTES_NATURAL, any = r->layers && r->top_k && r->experts;
-    static const kld_digest none;
-    bool sourced = memcmp(&r->source, &none, sizeof none) != 0;
-    if (r->mode >= KLD_ROUTES_MODES || r->top_k > r->experts || r->experts > 65536 ||
-        r->layers > 100000 || r->top_k > 1024 || any != has_routes(r) || sourced == natural ||
-        (r->kept && !natural))
-        return kld_fail(err, KLD_E_INPUT,
-                        "'routes': %s, %llu layers, %llu of %llu experts: out of range",
-                        kld_route_mode_name(r->mode), (unsigned long long)r->layers,
-                        (unsigned long long)r->top_k, (unsigned long long)r->experts);
-    return KLD_OK;
-}
-
 kld_status kld_info_identity(const kld_capture_info *info, kld_buf *out, kld_err *err) {
     json_t *root = json_object();
     bool whole = root != NULL;
     for (size_t i = 0; i < N_FIELDS && whole; i++)
         whole = json_object_set_new(root, fields[i].key, field_value(info, &fields[i])) == 0;
-    if (whole && has_routes(&info->routes))
-        whole = json_object_set_new(root, "routes", routes_value(&info->routes)) == 0;
+    whole = whole && info_optional_add(info, root);
     return dump_and_free(root, whole, out, err);
 }
 
 kld_status kld_info_run(const kld_capture_info *info, kld_buf *out, kld_err *err) {
     json_t *root = json_pack("{s:s, s:s}", "time", info->time ? info->time : "", "host",
                              info->host ? info->host : "");
-    return dump_and_free(root, true, out, err);
+    bool whole = root != NULL;
+    if (whole && info->checkpoint && *info->checkpoint)
+        whole = json_object_set_new(root, "checkpoint", json_string(info->checkpoint)) == 0;
+    return dump_and_free(root, whole, out, err);
 }
 
 static kld_status parse_field(kld_capture_info *info, const json_t *root, const struct field *f,
@@ -196,7 +151,7 @@ static kld_status check_ranges(const kld_capture_info *i, kld_err *err) {
         return kld_fail(err, KLD_E_INPUT, "'ref_top_k' is 0 in a capture with a reference");
     if (!(i->tail_mass >= 0 && i->tail_mass <= 1))
         return kld_fail(err, KLD_E_INPUT, "'tail_mass' is %g; 0 to 1 is legal", i->tail_mass);
-    return check_routes(&i->routes, err);
+    return info_optional_check(i, err);
 }
 
 /* As jansson sees it, which refuses what is not; done here because it does not say why. */
@@ -227,7 +182,8 @@ static kld_status check_strings(const kld_capture_info *info, kld_err *err) {
         const char *key, *text;
     } strings[] = {{"name", info->name},     {"label", info->label},
                    {"family", info->family}, {"reference_name", info->reference_name},
-                   {"time", info->time},     {"host", info->host}};
+                   {"time", info->time},     {"host", info->host},
+                   {"floor", info->floor},   {"checkpoint", info->checkpoint}};
     for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
         TRY(check_printable(strings[k].key, strings[k].text, err));
     const char *key;
@@ -247,7 +203,8 @@ kld_status kld_info_check(const kld_capture_info *info, kld_err *err) {
         const char *key, *text;
     } strings[] = {{"name", info->name},     {"label", info->label},
                    {"family", info->family}, {"reference_name", info->reference_name},
-                   {"time", info->time},     {"host", info->host}};
+                   {"time", info->time},     {"host", info->host},
+                   {"floor", info->floor},   {"checkpoint", info->checkpoint}};
     TRY(check_ranges(info, err));
     for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
         if (strings[k].text && !is_utf8(strings[k].text))
@@ -260,12 +217,13 @@ kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n
                           size_t n_run, kld_err *err) {
     memset(info, 0, sizeof *info);
     json_t *root = NULL, *where = NULL;
-    const char *time, *host;
+    const char *time, *host, *checkpoint = "";
+    size_t optional;
     kld_status st;
     TRY_TO(done, kld_json_parse(&root, identity, n, 8, err));
     for (size_t i = 0; i < N_FIELDS; i++) TRY_TO(done, parse_field(info, root, &fields[i], err));
-    TRY_TO(done, parse_routes(&info->routes, root, err));
-    size_t known = N_FIELDS + (json_object_get(root, "routes") != NULL);
+    TRY_TO(done, info_optional_parse(info, root, &optional, err));
+    size_t known = N_FIELDS + optional;
     if (json_object_size(root) != known) {
         st = kld_fail(err, KLD_E_INPUT, "%zu keys where version 1 has %zu", json_object_size(root),
                       known);
@@ -275,6 +233,9 @@ kld_status kld_info_parse(kld_capture_info *info, const void *identity, size_t n
     TRY_TO(done, kld_json_parse(&where, run, n_run, 2, err));
     TRY_TO(done, kld_json_str(where, "time", &time, err));
     TRY_TO(done, kld_json_str(where, "host", &host, err));
+    if (json_object_get(where, "checkpoint"))
+        TRY_TO(done, kld_json_str(where, "checkpoint", &checkpoint, err));
+    TRY_TO(done, kld_strdup(&info->checkpoint, checkpoint, err));
     TRY_TO(done, kld_strdup(&info->time, time, err));
     TRY_TO(done, kld_strdup(&info->host, host, err));
     TRY_TO(done, check_strings(info, err));
@@ -296,8 +257,8 @@ kld_status kld_info_difference(const void *a, size_t na, const void *b, size_t n
     TRY_TO(done, kld_json_parse(&ja, a, na, 8, err));
     TRY_TO(done, kld_json_parse(&jb, b, nb, 8, err));
     st = kld_fail(err, KLD_E_INPUT, "its header differs from this run's");
-    for (size_t i = 0; i <= N_FIELDS; i++) {
-        const char *name = i < N_FIELDS ? fields[i].key : "routes";
+    for (size_t i = 0; i < N_FIELDS + INFO_OPTIONAL; i++) {
+        const char *name = i < N_FIELDS ? fields[i].key : INFO_OPTIONAL_KEY[i - N_FIELDS];
         const json_t *va = json_object_get(ja, name), *vb = json_object_get(jb, name);
         if ((!va && !vb) || json_equal(va, vb)) continue;
         kld_buf ta = {0}, tb = {0};

@@ -54,7 +54,18 @@ out:
     return st;
 }
 
+kld_status kld_records_alloc_hidden(kld_records *r, size_t cols, size_t bytes, kld_err *err) {
+    size_t all;
+    if (!num_mul_size(r->n, cols, &all))
+        return kld_fail(err, KLD_E_NOMEM, "%zu x %zu hidden states are too many", r->n, cols);
+    TRY(kld_calloc(&r->hidden, all, bytes, err));
+    r->hidden_cols = cols;
+    r->hidden_bytes = bytes;
+    return KLD_OK;
+}
+
 void kld_records_free(kld_records *r) {
+    kld_free(r->hidden);
     kld_free(r->route_id);
     kld_free(r->route_weight);
     kld_free(r->route_margin);

@@ -48,6 +48,10 @@ typedef struct kld_records {
     float *route_weight; /* alike: what multiplied its output */
     float *route_margin; /* [route_tokens][route_layers]: the score of the last expert chosen less
                             that of the best that was not; +inf without one */
+
+    /* What the head was given for each row, only in exact captures (hidden_cols > 0). */
+    size_t hidden_cols, hidden_bytes; /* bytes of a value: 2 BF16, 4 FP32 */
+    void *hidden;                     /* [n][hidden_cols] */
 } kld_records;
 
 /* Allocate every array for n rows (contents zero).  Pass ref_ld = ref_m = 0 for a capture
@@ -57,6 +61,10 @@ KLD_NODISCARD kld_status kld_records_alloc(kld_records *r, size_t n, size_t k_ld
 /* Room for routes (contents zero).  KLD_E_NOMEM leaves *r without. */
 KLD_NODISCARD kld_status kld_records_alloc_routes(kld_records *r, size_t tokens, size_t layers,
                                                   size_t k, kld_err *err);
+/* Room for hidden states (contents zero) of bytes 2 or 4 a value.  KLD_E_NOMEM leaves *r without.
+ */
+KLD_NODISCARD kld_status kld_records_alloc_hidden(kld_records *r, size_t cols, size_t bytes,
+                                                  kld_err *err);
 void kld_records_free(kld_records *r);
 
 KLD_EXTERN_C_END
