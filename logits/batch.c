@@ -25,7 +25,7 @@ bool kld_batcher_next(kld_batcher *b) {
         size_t n = b->seqs[b->window].n, end = num_min(n, b->pos + b->max_rows);
         b->kv_offset = b->pos;
         for (; b->pos < end; b->pos += b->span[b->batch.n - 1].n)
-            add_span(b, num_min(KLD_CHUNK, end - b->pos), b->pos, 0);
+            add_span(b, num_min(b->chunk, end - b->pos), b->pos, 0);
         b->ends_window = end == n;
         if (b->ends_window) {
             b->pos = 0;
@@ -35,9 +35,9 @@ bool kld_batcher_next(kld_batcher *b) {
     }
     for (; b->window < b->n_seqs; b->window++) {
         size_t n = b->seqs[b->window].n, kv_row = b->batch.rows;
-        if (n > b->max_rows - b->batch.rows || b->batch.n + num_cdiv(n, KLD_CHUNK) > b->max_spans)
+        if (n > b->max_rows - b->batch.rows || b->batch.n + num_cdiv(n, b->chunk) > b->max_spans)
             break;
-        for (size_t p = 0; p < n; p += KLD_CHUNK) add_span(b, num_min(KLD_CHUNK, n - p), p, kv_row);
+        for (size_t p = 0; p < n; p += b->chunk) add_span(b, num_min(b->chunk, n - p), p, kv_row);
     }
     return b->batch.rows > 0;
 }

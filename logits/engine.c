@@ -26,6 +26,9 @@ static kld_status check_options(const kld_run *r, kld_err *err) {
                         o->top_k < 1 ? "one must be allowed" : "the first is the larger");
     if (!(o->tail_mass >= 0 && o->tail_mass <= 1))
         return kld_fail(err, KLD_E_USAGE, "a remaining mass of %g is not in [0, 1]", o->tail_mass);
+    if (o->chunk && (o->chunk < 16 || KLD_CHUNK % o->chunk != 0))
+        return kld_fail(err, KLD_E_USAGE, "spans of %zu tokens: a divisor of %d is needed",
+                        o->chunk, KLD_CHUNK);
     if (o->n_devices > KLD_MAX_LANES)
         return kld_fail(err, KLD_E_USAGE, "%zu devices: at most %d are used", o->n_devices,
                         KLD_MAX_LANES);
@@ -114,8 +117,8 @@ static kld_status open_lane(kld_run *r, size_t l, kld_err *err) {
     TRY(kld_stream_open(&lane->stream, r->be, lane->dev, lane->rows, r->model->config.hidden,
                         sizeof(float), r->fit.place, r->opt->spill_dir, spec->max_rows, err));
     if (r->dispatch) TRY(open_routed(r, lane, err));
-    lane->batcher =
-        (kld_batcher){.seqs = lane->seqs, .n_seqs = lane->n_seqs, .max_rows = spec->max_rows};
+    lane->batcher = (kld_batcher){
+        .seqs = lane->seqs, .n_seqs = lane->n_seqs, .max_rows = spec->max_rows, .chunk = r->chunk};
     lane->batcher.max_spans = kld_run_spans(spec);
     return NEW_ARRAY(&lane->batcher.span, lane->batcher.max_spans, err);
 }
@@ -128,6 +131,7 @@ static kld_status plan_run(kld_run *r, kld_err *err) {
         r->longest = num_max(r->longest, r->seqs[i].n);
     }
     r->n_lanes = num_max(1, r->opt->n_devices);
+    r->chunk = r->opt->chunk ? r->opt->chunk : KLD_CHUNK;
     TRY(NEW_ARRAY(&r->lane, r->n_lanes, err));
     TRY(NEW_ARRAY(&r->dev, r->n_lanes, err));
     TRY(check_options(r, err));
@@ -145,6 +149,9 @@ static kld_status open_run(kld_run *r, kld_err *err) {
     TRY(NEW_ARRAY(&r->ids, r->fit.spec.max_rows, err));
     if (r->sink->logits)
         TRY(NEW_ARRAY(&r->host_logits, r->fit.spec.head_rows * r->opt->vocab, err));
+    if (r->opt->hidden)
+        TRY(kld_calloc(&r->host_hidden, r->fit.spec.head_rows * r->model->config.hidden,
+                       r->be->elem_size(r->opt->precision, KLD_ELEM_ACT), err));
     r->save_cost =
         (double)r->rows * (double)r->model->config.hidden * sizeof(float) / CHECKPOINT_GUESS;
     return KLD_OK;
@@ -170,6 +177,7 @@ static void close_run(kld_run *r) {
     kld_dispatch_close(r->dispatch);
     kld_schedule_free(&r->fit.schedule);
     kld_free(r->host_logits);
+    kld_free(r->host_hidden);
     kld_free(r->ids);
 }
 

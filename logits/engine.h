@@ -103,6 +103,10 @@ typedef struct kld_engine_options {
     size_t stop_after_layer;     /* > 0: behave as if interrupted after that many layers */
     bool resume;                 /* start from the newest whole checkpoint in state_dir */
     size_t skip_windows;         /* head stage: windows already delivered in an earlier run */
+    bool hidden;                 /* records carry hidden states: of BF16 runs 2 bytes a value, of
+                                    FP32 runs 4 */
+    size_t chunk;                /* longest span, a divisor of KLD_CHUNK of 16 or more; 0 =
+                                    KLD_CHUNK.  Another one is an arithmetic of its own */
     const kld_route_io *routes;  /* NULL: experts are chosen, and nobody is told */
     kld_digest run_id;           /* identity of model + suite + options: a checkpoint with another
                                     run_id is refused */

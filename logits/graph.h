@@ -23,7 +23,8 @@ typedef struct kld_batcher {
     size_t window, pos; /* where the next batch starts */
     size_t row;         /* its first row in the residual stream */
     kld_span *span;     /* borrowed, [max_spans] */
-    size_t max_spans;   /* >= max_rows / KLD_CHUNK, rounded up */
+    size_t max_spans;   /* >= max_rows / chunk, rounded up */
+    size_t chunk;       /* longest span */
     /* the current batch */
     kld_batch batch;
     size_t batch_row; /* its first row in the stream */

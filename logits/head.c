@@ -34,7 +34,7 @@ struct head {
     size_t begun, ended;             /* calls */
     size_t under_way[KLD_MAX_LANES]; /* at most `slots` each */
     size_t slots, done_rows;
-    kld_span *span; /* owned [head_rows / KLD_CHUNK] */
+    kld_span *span; /* owned [head_rows / chunk] */
 };
 
 static struct open_window *window_of(const struct head *h, size_t w) {
@@ -62,7 +62,9 @@ static kld_status open_window(struct head *h, size_t w, kld_err *err) {
     TRY(kld_records_alloc(&o->rec, o->scored_end - o->scored, r->opt->top_k, r->opt->tail_samples,
                           ld, m, err));
     o->rec.first = o->scored;
-    return KLD_OK;
+    if (!r->opt->hidden) return KLD_OK;
+    return kld_records_alloc_hidden(&o->rec, r->model->config.hidden,
+                                    r->opt->precision == KLD_PRECISION_BF16 ? 2 : 4, err);
 }
 
 static kld_status close_window(struct head *h, size_t w, kld_err *err) {
@@ -125,14 +127,36 @@ static kld_status begin_stats(const struct head *h, const struct open_window *o,
     return r->be->head_begin(lane->dev, l, &args, err);
 }
 
+/* What the head was given for the scored rows of a call that begins at pos. */
+static kld_status keep_hidden(struct head *h, struct open_window *o, const struct call *c,
+                              size_t pos, kld_err *err) {
+    kld_run *r = h->r;
+    const kld_lane *lane = &r->lane[c->window % r->n_lanes];
+    size_t cols = o->rec.hidden_cols, bytes = o->rec.hidden_bytes, n = (c->to - c->from) * cols;
+    size_t elem = r->be->elem_size(r->opt->precision, KLD_ELEM_ACT);
+    unsigned char *to = (unsigned char *)o->rec.hidden + (c->from - o->scored) * cols * bytes;
+    const unsigned char *from = lane->graph.h.p;
+    void *host = elem == bytes ? (void *)to : r->host_hidden;
+    TRY(r->be->download(lane->dev, host, from + (c->from - pos) * cols * elem, n * elem, err));
+    /* FP32 that holds BF16 values: the upper halves are all there is. */
+    const float *wide = r->host_hidden;
+    for (size_t i = 0; elem != bytes && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &wide[i], sizeof bits);
+        uint16_t half = (uint16_t)(bits >> 16);
+        memcpy(to + 2 * i, &half, sizeof half);
+    }
+    return KLD_OK;
+}
+
 /* Head over positions [pos, pos + n) of a window. */
 static kld_status begin_call(struct head *h, size_t w, size_t pos, size_t n, kld_err *err) {
     kld_run *r = h->r;
     kld_lane *lane = &r->lane[w % r->n_lanes];
     const struct open_window *o = window_of(h, w);
     kld_batch b = {h->span, 0, n};
-    for (size_t i = 0; i < n; i += KLD_CHUNK)
-        h->span[b.n++] = (kld_span){.row = i, .n = num_min(KLD_CHUNK, n - i), .pos = pos + i};
+    for (size_t i = 0; i < n; i += r->chunk)
+        h->span[b.n++] = (kld_span){.row = i, .n = num_min(r->chunk, n - i), .pos = pos + i};
     kld_view x;
     TRY(kld_stream_load(&lane->stream, r->local[w] + pos, n, lane->graph.x, &x, err));
     TRY(kld_graph_head(&lane->graph, &b, x, err));
@@ -144,8 +168,12 @@ static kld_status begin_call(struct head *h, size_t w, size_t pos, size_t n, kld
     struct call *c = &h->call[h->begun % MAX_CALLS];
     *c = (struct call){w, num_max(pos, o->scored), num_min(pos + n, o->scored_end),
                        pos + n == o->end};
-    if (!r->sink->records || c->from >= c->to) c->to = c->from;
-    else TRY(begin_stats(h, o, c, pos, err));
+    if (!r->sink->records || c->from >= c->to) {
+        c->to = c->from;
+    } else {
+        TRY(begin_stats(h, o, c, pos, err));
+        if (r->opt->hidden) TRY(keep_hidden(h, window_of(h, w), c, pos, err));
+    }
     h->begun++;
     h->under_way[w % r->n_lanes]++;
     return KLD_OK;
@@ -185,7 +213,7 @@ kld_status kld_run_head(kld_run *r, kld_err *err) {
     kld_progress_begin("head", rows, 1, "tok");
     kld_status st;
     TRY_TO(out, NEW_ARRAY(&h.open, KLD_OPEN_WINDOWS, err));
-    TRY_TO(out, NEW_ARRAY(&h.span, r->fit.spec.head_rows / KLD_CHUNK, err));
+    TRY_TO(out, NEW_ARRAY(&h.span, r->fit.spec.head_rows / r->chunk, err));
     TRY_TO(out, all_windows(&h, skip, err));
 out:
     kld_progress_end();

@@ -247,12 +247,14 @@ kld_status kld_engine_identity(const kld_backend *backend, const kld_engine_opti
     bool bf16 = opt->precision == KLD_PRECISION_BF16;
     bool declared = opt->activations == KLD_ACTIVATIONS_AS_DECLARED;
     const char *fused = kld_fused_scale_name(opt->fused);
-    char chunk[32], arithmetic[sizeof id.arithmetic + 128];
-    snprintf(arithmetic, sizeof arithmetic, "%s%s%s%s%s", id.arithmetic,
+    size_t span = opt->chunk ? opt->chunk : KLD_CHUNK;
+    char chunk[32], spans[48] = "", arithmetic[sizeof id.arithmetic + 192];
+    if (span != KLD_CHUNK) snprintf(spans, sizeof spans, "; spans of %zu", span);
+    snprintf(arithmetic, sizeof arithmetic, "%s%s%s%s%s%s", id.arithmetic, spans,
              declared ? KLD_ARITHMETIC_INPUTS : "",
              declared ? kld_activations_name(opt->activations) : "", declared ? ", scales " : "",
              declared ? fused : "");
-    snprintf(chunk, sizeof chunk, "%d", KLD_CHUNK);
+    snprintf(chunk, sizeof chunk, "%zu", span);
     json_t *obj = json_object();
     if (!obj) return kld_fail(err, KLD_E_NOMEM, "out of memory");
     kld_status st;

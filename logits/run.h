@@ -55,6 +55,8 @@ typedef struct kld_run {
     size_t *local;      /* [n_seqs]: first row of a window in its lane's stream */
     size_t rows;        /* tokens of all windows */
     size_t longest;     /* tokens of the longest window */
+    size_t chunk;       /* longest span */
+    void *host_hidden;  /* owned: ACT rows of a call of the head, when records carry them */
     double start;       /* kld_seconds */
     size_t saved;       /* whole layers in the last checkpoint; SIZE_MAX = none, or part of one */
     kld_dispatch *dispatch; /* owned; NULL without experts */

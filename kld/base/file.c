@@ -265,6 +265,12 @@ kld_status kld_path_join(char **out, const char *dir, const char *name, kld_err 
     return st;
 }
 
+kld_status kld_path_dir(char **out, const char *path, kld_err *err) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return kld_strdup(out, ".", err);
+    return kld_strndup(out, path, slash == path ? 1 : (size_t)(slash - path), err);
+}
+
 bool kld_path_exists(const char *path) {
     struct stat sb;
     return stat(path, &sb) == 0;

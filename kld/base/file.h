@@ -65,6 +65,8 @@ KLD_NODISCARD kld_status kld_file_write(const char *path, const void *data, size
 
 /* Path helpers.  Results are owned by the caller (kld_free). */
 KLD_NODISCARD kld_status kld_path_join(char **out, const char *dir, const char *name, kld_err *err);
+/* Directory of a path, "." when it names none; owned. */
+KLD_NODISCARD kld_status kld_path_dir(char **out, const char *path, kld_err *err);
 bool kld_path_exists(const char *path);
 bool kld_path_is_dir(const char *path);
 bool kld_path_ends_with(const char *path, const char *tail);

@@ -40,6 +40,9 @@ typedef struct kld_hidden_info {
     kld_digest head;  /* kld_head_digest (loaders/head.h) */
 } kld_hidden_info;
 
+/* Bytes of hidden states, at 4 a value, that a window may have at most. */
+#define KLD_CAPTURE_MAX_HIDDEN ((uint64_t)1 << 31)
+
 /* What follows it in the engine's "arithmetic" is how inputs of products were quantized: a part of
  * the checkpoint that was captured, as its weights are. */
 #define KLD_ARITHMETIC_INPUTS "; quantized inputs "
@@ -111,7 +114,8 @@ KLD_NODISCARD kld_status kld_capture_resume(kld_capture_writer **out, const char
  * (docs/format.md) as they are stored; of a row that is not finite, only its count and its
  * scalars are.
  *  meta tokens and score_from must leave exactly r->n rows: tokens - 1 - score_from
- *  r    has routes of meta->tokens tokens when info.routes.kept
+ *  r    has routes of meta->tokens tokens when info.routes.kept, hidden states when
+ *       info.hidden.cols > 0
  *  ref  the reference's records of the same window (as read back from its capture) when
  *       info.has_reference, else NULL
  * Synced to disk at least once a second of writing, so a crash loses little.
@@ -179,6 +183,12 @@ KLD_NODISCARD kld_status kld_capture_read(kld_capture *c, size_t i, const kld_re
 /* The routes of window i alone, which need no reference; everything else of *out stays empty.
  * KLD_E_INPUT  damaged frame; the capture keeps none. */
 KLD_NODISCARD kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out,
+                                                 kld_err *err);
+
+/* The hidden states of window i alone, which need no reference: n, first and hidden of *out.
+ * kld_capture_read leaves them out.
+ * KLD_E_INPUT  damaged frame; the capture keeps none. */
+KLD_NODISCARD kld_status kld_capture_read_hidden(kld_capture *c, size_t i, kld_records *out,
                                                  kld_err *err);
 
 /* Meta of window i, from the footer: reads nothing. */

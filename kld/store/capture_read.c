@@ -131,6 +131,17 @@ kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out, k
     return st;
 }
 
+kld_status kld_capture_read_hidden(kld_capture *c, size_t i, kld_records *out, kld_err *err) {
+    kld_buf text = {0};
+    memset(out, 0, sizeof *out);
+    if (!c->info.hidden.cols)
+        return kld_fail(err, KLD_E_INPUT, "%s: keeps no hidden states", c->file.path);
+    kld_status st = load(c, i, &text, err);
+    if (st == KLD_OK) st = where(c, i, frame_hidden(&c->info, &text, out, err), err);
+    kld_buf_free(&text);
+    return st;
+}
+
 kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
     /* Header, footer and the absence of gaps were checked by open; what is left are the
      * frames, and, where the reference is not needed for it, their columns. */

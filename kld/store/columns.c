@@ -40,10 +40,15 @@ void columns_free(columns *c) {
 kld_status columns_write(const columns *c, kld_buf *out, kld_err *err) {
     for (size_t id = 1; id < COL_END; id++) {
         const column *k = &c->col[id];
-        if (k->n == 0) continue;
-        if (k->n > UINT32_MAX) return kld_fail(err, KLD_E_INTERNAL, "a column is too long");
+        size_t n = id == COL_HIDDEN ? c->hidden_n : k->n;
+        if (n == 0) continue;
+        if (n > UINT32_MAX) return kld_fail(err, KLD_E_INTERNAL, "a column is too long");
         TRY(kld_buf_u8(out, (uint8_t)id, err));
-        TRY(kld_buf_u32(out, (uint32_t)k->n, err));
+        TRY(kld_buf_u32(out, (uint32_t)n, err));
+        if (id == COL_HIDDEN) {
+            TRY(kld_buf_add(out, c->hidden, 4 * n, err));
+            continue;
+        }
         TRY(kld_buf_reserve(out, 4 * k->n, err));
         unsigned char *p = out->data + out->len;
         for (size_t i = 0; i < k->n; i++)
@@ -64,12 +69,17 @@ kld_status columns_read(columns *c, kld_cursor *in, kld_err *err) {
                             last);
         const unsigned char *p = kld_cursor_take(in, 4 * n);
         column *k = &c->col[id];
+        last = id;
+        if (id == COL_HIDDEN) {
+            c->hidden = p;
+            c->hidden_n = n;
+            continue;
+        }
         TRY(reserve(k, n, err));
         for (size_t i = 0; i < n; i++)
             k->v[i] = p[i] | (uint32_t)p[n + i] << 8 | (uint32_t)p[2 * n + i] << 16 |
                       (uint32_t)p[3 * n + i] << 24;
         k->n = n;
-        last = id;
     }
     return KLD_OK;
 }

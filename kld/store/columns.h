@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Column ids.  16 is reserved for post-norm hidden states. */
+/* Column ids. */
 typedef enum column_id {
     COL_COUNT = 1, /* ids in the own list, a row */
     COL_IDS,       /* own ids (of a candidate: only those the reference's list lacks) */
@@ -19,15 +19,16 @@ typedef enum column_id {
     COL_ENTROPY,
     COL_TAIL_MASS,
     COL_TAIL_IDS,
-    COL_TAIL_LP,       /* coded */
-    COL_REF_LP,        /* candidate: at the reference's ids, coded */
-    COL_REF_TAIL_LP,   /* candidate: at the reference's draws, coded */
-    COL_EXTRA,         /* candidate: ids in COL_IDS, a row */
-    COL_TOP1,          /* candidate: most probable id */
-    COL_WIDE,          /* FP32 values that the grid cannot hold, in order of coding */
-    COL_ROUTE_ID = 17, /* routes, when kept: token by token, layer by layer, slot by slot */
-    COL_ROUTE_WEIGHT,  /* FP32 bits, alike */
-    COL_ROUTE_MARGIN,  /* FP32 bits, one a token and layer */
+    COL_TAIL_LP,      /* coded */
+    COL_REF_LP,       /* candidate: at the reference's ids, coded */
+    COL_REF_TAIL_LP,  /* candidate: at the reference's draws, coded */
+    COL_EXTRA,        /* candidate: ids in COL_IDS, a row */
+    COL_TOP1,         /* candidate: most probable id */
+    COL_WIDE,         /* FP32 values that the grid cannot hold, in order of coding */
+    COL_HIDDEN,       /* hidden states, when kept: never decoded with the others, see hidden.h */
+    COL_ROUTE_ID,     /* routes, when kept: token by token, layer by layer, slot by slot */
+    COL_ROUTE_WEIGHT, /* FP32 bits, alike */
+    COL_ROUTE_MARGIN, /* FP32 bits, one a token and layer */
     COL_END
 } column_id;
 
@@ -40,6 +41,8 @@ typedef struct column {
 
 typedef struct columns {
     column col[COL_END];
+    const unsigned char *hidden; /* borrowed: the four planes of COL_HIDDEN */
+    size_t hidden_n;             /* values */
 } columns;
 
 KLD_NODISCARD kld_status column_add(column *c, uint32_t v, kld_err *err);

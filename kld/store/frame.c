@@ -3,6 +3,7 @@
 
 #include "kld/base/num.h"
 #include "kld/store/columns.h"
+#include "kld/store/hidden.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,7 +20,8 @@ size_t frame_content_max(const kld_capture_info *info, uint64_t rows) {
     /* A value takes 4 bytes for its code, 4 for its id and 4 more when it is wide; a candidate
      * has its own list, draws and the reference's. */
     uint64_t a_row =
-        12 * (info->top_k + info->tail_samples + info->ref_top_k + info->ref_tail_samples) + 64;
+        12 * (info->top_k + info->tail_samples + info->ref_top_k + info->ref_tail_samples) + 64 +
+        4 * hidden_words(&info->hidden);
     uint64_t all;
     if (!num_mul_u64(a_row, rows, &all) || all > MAX_CONTENT) all = MAX_CONTENT;
     /* Routes are of every token, of which only the scored ones are rows. */
@@ -211,7 +213,7 @@ kld_status frame_encode(const kld_capture_info *info, const kld_window_meta *met
                         kld_err *err) {
     TRY(check_shapes(info, meta->tokens, r, ref, err));
     columns c = {0};
-    kld_buf text = {.max = frame_content_max(info, r->n)};
+    kld_buf text = {.max = frame_content_max(info, r->n)}, planes = {.max = text.max};
     window_head h = {.meta = *meta, .rows = (uint32_t)r->n};
     kld_status st;
     kld_buf_clear(head);
@@ -219,11 +221,13 @@ kld_status frame_encode(const kld_capture_info *info, const kld_window_meta *met
     TRY_TO(done, head_write(&h, head, err));
     TRY_TO(done, kld_buf_add(&text, head->data, head->len, err));
     for (size_t i = 0; i < r->n; i++) TRY_TO(done, add_row(&c, info, r, i, ref, err));
+    TRY_TO(done, hidden_planes(&info->hidden, r, &planes, &c, err));
     if (info->routes.kept) TRY_TO(done, add_routes(&c, r, err));
     TRY_TO(done, columns_write(&c, &text, err));
     TRY_TO(done, deflate(&text, out, err));
 done:
     columns_free(&c);
+    kld_buf_free(&planes);
     kld_buf_free(&text);
     return st;
 }

@@ -25,6 +25,10 @@ KLD_NODISCARD kld_status frame_records(const kld_capture_info *info, const kld_b
 KLD_NODISCARD kld_status frame_routes(const kld_capture_info *info, const kld_buf *text,
                                       kld_records *out, kld_err *err);
 
+/* The hidden states alone: rows, first and hidden of *out. */
+KLD_NODISCARD kld_status frame_hidden(const kld_capture_info *info, const kld_buf *text,
+                                      kld_records *out, kld_err *err);
+
 /* Why row i cannot hold probabilities, or NULL: a log-probability above 0, a mass above 1 (each
  * beyond what rounding explains), a tail mass or label_lp that is not a number.  ref as
  * kld_capture_add.  A row that is not finite has none. */

@@ -4,6 +4,7 @@
 #include "kld/base/num.h"
 #include "kld/store/columns.h"
 #include "kld/store/frame.h"
+#include "kld/store/hidden.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -238,6 +239,7 @@ kld_status frame_records(const kld_capture_info *info, const kld_buf *text, cons
                       (unsigned)head.rows);
         goto done;
     }
+    TRY_TO(done, hidden_check(&info->hidden, &c, head.rows, err));
     size_t k_ld = 0;
     for (size_t i = 0; i < c.col[COL_COUNT].n; i++) k_ld = num_max(k_ld, c.col[COL_COUNT].v[i]);
     if (k_ld > info->top_k || (k_ld + info->tail_samples + (ref ? ref->k_ld + ref->m : 0)) * 12 >
@@ -270,6 +272,24 @@ kld_status frame_routes(const kld_capture_info *info, const kld_buf *text, kld_r
     kld_status st = head_read(&in, NULL, &head, err);
     if (st == KLD_OK) st = columns_read(&c, &in, err);
     if (st == KLD_OK) st = take_routes(&c, info, head.meta.tokens, out, err);
+    columns_free(&c);
+    if (st != KLD_OK) kld_records_free(out);
+    return st;
+}
+
+kld_status frame_hidden(const kld_capture_info *info, const kld_buf *text, kld_records *out,
+                        kld_err *err) {
+    columns c = {0};
+    window_head head;
+    kld_cursor in = kld_cursor_of(text->data, text->len);
+    memset(out, 0, sizeof *out);
+    kld_status st = head_read(&in, NULL, &head, err);
+    if (st == KLD_OK) st = columns_read(&c, &in, err);
+    if (st == KLD_OK) {
+        out->n = head.rows;
+        out->first = (size_t)head.meta.score_from;
+        st = hidden_take(&info->hidden, &c, out, err);
+    }
     columns_free(&c);
     if (st != KLD_OK) kld_records_free(out);
     return st;

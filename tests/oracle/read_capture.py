@@ -13,7 +13,7 @@ import zstandard
 
 FINE, COARSE, FINE_RANKS = 2.0**20, 2.0**13, 8
 NEG_INF, WIDE, NONE = 2**32 - 1, 2**32 - 2, 2**32 - 1
-COLUMNS = "- count ids lp label label_lp lse entropy tail_mass tail_ids tail_lp ref_lp ref_tail_lp extra top1 wide - route_id route_weight route_margin".split()
+COLUMNS = "- count ids lp label label_lp lse entropy tail_mass tail_ids tail_lp ref_lp ref_tail_lp extra top1 wide hidden route_id route_weight route_margin".split()
 SCALARS = ("label_lp", "lse", "entropy", "tail_mass")
 KEYS = set("""name label family model model_full tokenizer suite vocab vocab_rows windows positions top_k min_k tail_samples tail_mass seed
            has_reference reference_name reference ref_top_k ref_tail_samples engine quant""".split())
@@ -55,8 +55,13 @@ def read_header(b):
     identity, run = h.take(n_id), h.take(n_run)
     need(h.take(32) == sha(body[:-32]), "SHA-256 of the header")
     ident = json.loads(identity.decode(), object_pairs_hook=unique)
-    routes = ident.get("routes")
-    need(set(ident) - {"routes"} == KEYS and set(json.loads(run.decode(), object_pairs_hook=unique)) == {"time", "host"}, "keys")
+    routes, hidden, floor = (ident.get(k) for k in ("routes", "hidden", "floor"))
+    need(set(ident) - {"routes", "hidden", "floor"} == KEYS, "keys of the identity")
+    need(set(json.loads(run.decode(), object_pairs_hook=unique)) - {"checkpoint"} == {"time", "host"}, "keys of the run text")
+    need(floor in (None, "precision", "chunk"), "floor")
+    if hidden is not None:
+        need(set(hidden) == {"point", "dtype", "cols", "logit_cap", "head"} and hidden["point"] == "after the final norm", "hidden")
+        need(hidden["dtype"] in ("bf16", "fp32") and 0 < hidden["cols"] <= 1 << 20 and hidden["logit_cap"] >= 0, "hidden")
     if routes is not None:
         need(set(routes) == {"mode", "kept", "layers", "top_k", "experts", "source"} and routes["mode"] in MODES, "routes")
         natural = routes["mode"] == "natural"
@@ -100,7 +105,7 @@ def read_columns(b):
     cols, last = {}, 0
     while b.at < len(b.data):
         kind, c = b.ints("BI")
-        need(last < kind <= 19 and kind != 16 and c > 0, "column id or count")
+        need(last < kind <= 19 and c > 0, "column id or count")
         planes = np.frombuffer(b.take(4 * c), np.uint8).reshape(4, c)
         cols[COLUMNS[kind]], last = np.ascontiguousarray(planes.T).view("<u4").reshape(c), kind
     return cols
@@ -152,7 +157,9 @@ def own_list(w, ref, i, extras, extra_lp):
     return ids[order], lp[order]
 
 def read_window(frame, rows, head, ident, ref):
-    a_row = 12 * sum(ident[k] for k in ("top_k", "tail_samples", "ref_top_k", "ref_tail_samples")) + 64
+    hidden = ident.get("hidden")
+    words = 0 if hidden is None else (hidden["cols"] + 1) // 2 if hidden["dtype"] == "bf16" else hidden["cols"]
+    a_row = 12 * sum(ident[k] for k in ("top_k", "tail_samples", "ref_top_k", "ref_tail_samples")) + 64 + 4 * words
     routes = ident.get("routes", {})
     bound = (2**31 if routes.get("kept") else min(2**31, rows * a_row)) + 16588
     par = zstandard.get_frame_parameters(frame)
@@ -199,6 +206,13 @@ def read_window(frame, rows, head, ident, ref):
         w["route_margin"] = col("route_margin", n).view(np.float32).astype(np.float64).reshape(w["tokens"], -1)
         in_order = np.sort(w["route_id"], axis=2)
         need((in_order < routes["experts"]).all() and (in_order[..., 1:] > in_order[..., :-1]).all(), "experts of a route")
+    if hidden is not None:
+        h = col("hidden", rows * words).reshape(rows, words)
+        if hidden["dtype"] == "bf16":
+            halves = h.view("<u2").reshape(rows, 2 * words)
+            need((halves[:, hidden["cols"]:] == 0).all(), "padding of hidden states")
+            h = (halves[:, : hidden["cols"]].astype(np.uint32) << 16)
+        w["hidden"] = np.ascontiguousarray(h).view(np.float32)
     need(set(cols) <= {*used, "wide"}, "column that nothing uses")
     wide = spread_wide(lists, cols.get("wide", np.zeros(0, np.uint32)).view(np.float32).astype(np.float64))
     own.decode(wide)
