@@ -131,7 +131,8 @@ static kld_status write_head(const kld_model *m, const kld_digest *digest, const
     if (st != KLD_OK) goto done;
     st = kld_writer_add(&out, header.data, header.len, err);
     for (size_t i = 0; i < n && st == KLD_OK; i++)
-        st = each_piece(m, t[i].name == WEIGHT ? w->data : w->bias, room, take_file, &out, err);
+        st = each_piece(m, t[i].name == WEIGHT || !w->bias ? w->data : w->bias, room, take_file,
+                        &out, err);
     if (st == KLD_OK) st = kld_writer_commit(&out, err);
     if (st != KLD_OK) kld_writer_abort(&out);
 done:
