@@ -1,6 +1,5 @@
 #include "loaders/safetensors_write.h"
 
-#include "kld/base/json.h"
 #include "kld/base/num.h"
 
 #include <string.h>
@@ -44,12 +43,15 @@ static kld_status sort_by_alignment(kld_tensor *t, size_t n, kld_err *err) {
     return k == n ? KLD_OK : kld_fail(err, KLD_E_INTERNAL, "a dtype has no alignment");
 }
 
-kld_status kld_safetensors_layout(kld_tensor *t, size_t n, kld_buf *out, kld_err *err) {
+kld_status kld_safetensors_layout(kld_tensor *t, size_t n, const json_t *metadata, kld_buf *out,
+                                  kld_err *err) {
     uint64_t at = 0;
     size_t start = out->len;
     TRY(sort_by_alignment(t, n, err));
     TRY(kld_buf_u64(out, 0, err));
-    TRY(kld_buf_adds(out, "{\"__metadata__\":{\"format\":\"pt\"}", err));
+    TRY(kld_buf_adds(out, "{\"__metadata__\":", err));
+    TRY(metadata ? kld_json_dump(metadata, false, out, err)
+                 : kld_buf_adds(out, "{\"format\":\"pt\"}", err));
     for (size_t i = 0; i < n; i++) {
         TRY(tensor_bytes(&t[i], &t[i].bytes, err));
         t[i].offset = at;

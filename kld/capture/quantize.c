@@ -362,7 +362,7 @@ static kld_status write_shard(run *r, uint32_t index, const char *name, const ch
     kld_writer out = {.fd = -1};
     kld_status st;
     TRY_TO(done, plan_shard(r, &s, index, err));
-    TRY_TO(done, kld_safetensors_layout(s.t, s.n, &header, err));
+    TRY_TO(done, kld_safetensors_layout(s.t, s.n, NULL, &header, err));
     TRY_TO(done, kld_writer_open(&out, path, err));
     TRY_TO(done, kld_writer_add(&out, header.data, header.len, err));
     for (size_t i = 0; i < s.n; i++) {

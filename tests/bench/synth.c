@@ -203,7 +203,7 @@ static void write_shard(const plan *p, const char *path, size_t shard) {
     kld_err err = {0};
     for (size_t i = 0; i < p->n; i++)
         if (p->shard[i] == shard) t[n++] = p->t[i];
-    need(kld_safetensors_layout(t, n, &head, &err), &err);
+    need(kld_safetensors_layout(t, n, NULL, &head, &err), &err);
     int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0644);
     if (fd < 0) die("cannot create a shard", NULL);
     write_at(fd, head.data, head.len, 0);
@@ -281,7 +281,7 @@ static void checkpoint(const shape *s, const char *format, const char *dir, size
     for (size_t i = 0; i < p.n; i++) {
         kld_tensor one = p.t[i];
         kld_buf b = {0};
-        need(kld_safetensors_layout(&one, 1, &b, &err), &err);
+        need(kld_safetensors_layout(&one, 1, NULL, &b, &err), &err);
         kld_buf_free(&b);
         if (in_shard && in_shard + one.bytes > SHARD_BYTES) {
             shards++;
