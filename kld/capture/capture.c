@@ -12,6 +12,7 @@
 #include "kld/capture/inputs.h"
 #include "kld/capture/routes.h"
 #include "kld/store/capture.h"
+#include "loaders/head.h"
 #include "loaders/model.h"
 #include "loaders/tokenizer.h"
 
@@ -172,6 +173,50 @@ static kld_status open_routes(job *j, kld_err *err) {
                     j->dir, j->model->family);
 }
 
+/* What a floor changes of the arithmetic of the reference that it repeats. */
+static kld_status choose_arithmetic(job *j, kld_err *err) {
+    const kld_capture_options *o = j->opt;
+    j->engine.precision = o->precision;
+    if (o->floor == KLD_FLOOR_NONE) return KLD_OK;
+    if (!j->ref)
+        return kld_fail(err, KLD_E_USAGE,
+                        "--floor measures a reference again: name its capture with --ref");
+    const kld_capture_info *r = kld_capture_header(j->ref);
+    if (memcmp(&r->model, &j->model->ckpt.digest, sizeof r->model) != 0)
+        return mismatch(err, o->ref, "checkpoint", &r->model, &j->model->ckpt.digest,
+                        "--floor repeats the capture of the reference itself");
+    const char *was = json_string_value(json_object_get(r->engine, "precision"));
+    bool chunk = o->floor == KLD_FLOOR_CHUNK, bf16 = was && !strcmp(was, "bf16");
+    j->engine.precision = bf16 == chunk ? KLD_PRECISION_BF16 : KLD_PRECISION_FP32;
+    if (chunk) j->engine.chunk = KLD_CHUNK / 2;
+    return kld_strdup(&j->info.floor, chunk ? "chunk" : "precision", err);
+}
+
+/* What an exact capture says of its hidden states. */
+static kld_status choose_hidden(job *j, kld_err *err) {
+    const kld_config *c = &j->model->config;
+    kld_hidden_info *h = &j->info.hidden;
+    if (!j->opt->exact) return KLD_OK;
+    *h = (kld_hidden_info){.cols = c->hidden,
+                           .bytes = j->engine.precision == KLD_PRECISION_BF16 ? 2 : 4,
+                           .logit_cap = c->logit_cap};
+    size_t most = KLD_CAPTURE_MAX_HIDDEN / (c->hidden * 4);
+    for (size_t i = 0; i < j->suite.n_windows; i++)
+        if (kld_window_scored(&j->suite.windows[i]) > most)
+            return kld_fail(err, KLD_E_INPUT,
+                            "%s: window %zu has %zu scored positions; hidden states of %zu values "
+                            "are kept for at most %zu a window",
+                            j->opt->suite, i, kld_window_scored(&j->suite.windows[i]), c->hidden,
+                            most);
+    const kld_weight *head = &j->model->global[KLD_SLOT_HEAD];
+    if (j->opt->keep_head && head->format > KLD_FMT_F32)
+        return kld_fail(err, KLD_E_UNSUPPORTED,
+                        "--keep-head: the head is %s, and only a dense one is kept by itself; keep "
+                        "the checkpoint instead",
+                        kld_format_name(head->format));
+    return kld_head_digest(j->model, &h->head, err);
+}
+
 static kld_status fill_info(job *j, kld_err *err) {
     const kld_capture_options *o = j->opt;
     kld_capture_info *i = &j->info;
@@ -188,8 +233,13 @@ static kld_status fill_info(job *j, kld_err *err) {
     i->tail_mass = o->tail_mass;
     i->tail_samples = o->tail_samples_set || !o->ref ? o->tail_samples : 0;
     i->seed = o->seed;
+    TRY(choose_arithmetic(j, err));
+    TRY(choose_hidden(j, err));
+    TRY(kld_path_real(&i->checkpoint, j->dir, err));
     j->engine = (kld_engine_options){
-        .precision = o->precision,
+        .precision = j->engine.precision,
+        .chunk = j->engine.chunk,
+        .hidden = o->exact,
         .activations = o->activations,
         .fused = o->fused,
         .vocab = i->vocab,
@@ -328,6 +378,18 @@ static kld_status run_engine(job *j, kld_capture_summary *out, kld_err *err) {
     return st == KLD_OK ? flushed : st;
 }
 
+/* The head beside the capture, for whoever compares it without the checkpoint. */
+static kld_status keep_head(const job *j, kld_err *err) {
+    char *dir, *path;
+    TRY(kld_path_dir(&dir, j->opt->output, err));
+    kld_status st = kld_head_save(j->model, &j->info.hidden.head, dir, &path, err);
+    kld_free(dir);
+    if (st != KLD_OK) return st;
+    kld_note("the head is in %s", path);
+    kld_free(path);
+    return KLD_OK;
+}
+
 /* The engine's state goes before the rename, so that no moment leaves it beside a finished
  * capture; once every window is on the disk nothing needs it. */
 static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
@@ -336,6 +398,7 @@ static kld_status finish(job *j, kld_capture_summary *out, kld_err *err) {
     TRY(kld_capture_finish(j->writer, err));
     j->writer = NULL;
     kld_capture *c;
+    if (j->opt->keep_head) TRY(keep_head(j, err));
     TRY(kld_capture_open(&c, j->opt->output, err));
     out->windows = j->info.windows;
     out->positions = j->info.positions;

@@ -11,6 +11,14 @@
 
 KLD_EXTERN_C_BEGIN
 
+/* A second measurement of a reference, in an arithmetic that is as valid as the first. */
+typedef enum kld_floor {
+    KLD_FLOOR_NONE,
+    KLD_FLOOR_PRECISION, /* FP32 inputs of products where the reference has BF16, or the other way
+                          */
+    KLD_FLOOR_CHUNK      /* tokens go through products and attention in spans of half the size */
+} kld_floor;
+
 typedef struct kld_capture_options {
     const char *model;  /* directory or org/name */
     const char *suite;  /* suite file */
@@ -34,9 +42,12 @@ typedef struct kld_capture_options {
     bool keep_routes;
     const char *replay; /* capture to replay, or NULL */
     bool ids_only;
-    bool hash_full; /* also hash every byte of the checkpoint */
-    bool resume;    /* continue OUTPUT.partial */
-    bool force;     /* replace an existing output */
+    bool exact;      /* keep hidden states, so that comparisons see the whole vocabulary */
+    bool keep_head;  /* and put the head beside the output, unless it is there */
+    kld_floor floor; /* needs ref, a capture of the same checkpoint; decides precision */
+    bool hash_full;  /* also hash every byte of the checkpoint */
+    bool resume;     /* continue OUTPUT.partial */
+    bool force;      /* replace an existing output */
 } kld_capture_options;
 kld_capture_options kld_capture_defaults(void);
 
@@ -53,6 +64,8 @@ typedef struct kld_capture_summary {
  *   kept     KLD_E_INTERRUPTED, KLD_E_IO, KLD_E_NOMEM, KLD_E_DEVICE: `resume` continues it
  *            and any error of a resumed run: what an earlier one did is not this one's to lose
  *   removed  any other error: it could never become whole
+ * A floor of another checkpoint, or one that names no reference, is refused; so is an exact capture
+ * with a window whose hidden states a file cannot hold.
  * Warnings and notes go to the log.  Errors of as-declared are those of kld_act_resolve. */
 KLD_NODISCARD kld_status kld_capture_run(const kld_capture_options *opt, kld_capture_summary *out,
                                          kld_err *err);

@@ -209,6 +209,15 @@ static json_t *routes_json(const kld_route_info *r) {
                      r->kept ? "" : kld_digest_hex(&r->source, hex));
 }
 
+/* Null in a capture that keeps none. */
+static json_t *hidden_json(const kld_hidden_info *h) {
+    char hex[KLD_SHA256_HEX];
+    if (!h->cols) return json_null();
+    return json_pack("{s:s, s:s, s:I, s:f, s:s}", "point", "after the final norm", "dtype",
+                     h->bytes == 2 ? "BF16" : "FP32", "cols", (json_int_t)h->cols, "logit_cap",
+                     h->logit_cap, "head", kld_digest_hex(&h->head, hex));
+}
+
 static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) {
     kld_capture *c;
     char hex[5][KLD_SHA256_HEX];
@@ -219,7 +228,7 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
     kld_status st = packed(
         json_pack(
             "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I,"
-            " s:I, s:I, s:f, s:I, s:o, s:o, s:O, s:O, s:s, s:s}",
+            " s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:s, s:O, s:O, s:s, s:s, s:s}",
             "schema", 1, "kind", "capture", "path", path, "name", i->name, "label", i->label,
             "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
             kld_digest_hex(&i->model, hex[1]), "tokenizer", kld_digest_hex(&i->tokenizer, hex[2]),
@@ -232,8 +241,9 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
             i->has_reference ? json_pack("{s:s, s:s}", "name", i->reference_name, "digest",
                                          kld_digest_hex(&i->reference, hex[4]))
                              : json_null(),
-            "routes", routes_json(&i->routes), "engine", i->engine, "quant", i->quant, "time",
-            i->time, "host", i->host),
+            "hidden", hidden_json(&i->hidden), "routes", routes_json(&i->routes), "floor", i->floor,
+            "engine", i->engine, "quant", i->quant, "time", i->time, "host", i->host, "checkpoint",
+            i->checkpoint),
         out, err);
     kld_capture_close(c);
     return st;

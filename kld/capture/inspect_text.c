@@ -183,6 +183,14 @@ static kld_status capture_text(const json_t *v, kld_buf *out, kld_err *err) {
     if (json_is_object(ref))
         TRY(kld_buf_addf(out, err, "  candidate of reference %s, content %.12s\n", str(ref, "name"),
                          str(ref, "digest")));
+    if (*str(v, "floor"))
+        TRY(kld_buf_addf(out, err, "  measures the noise floor: another %s than that capture\n",
+                         str(v, "floor")));
+    const json_t *hidden = json_object_get(v, "hidden");
+    if (json_is_object(hidden))
+        TRY(kld_buf_addf(out, err, "  keeps hidden states: %.0f values in %s, %s; head %.12s\n",
+                         num(hidden, "cols"), str(hidden, "dtype"), str(hidden, "point"),
+                         str(hidden, "head")));
     const json_t *routes = json_object_get(v, "routes");
     if (json_is_object(routes) && json_is_true(json_object_get(routes, "kept")))
         TRY(kld_buf_addf(out, err, "  keeps routes: %.0f of %.0f experts a token in %.0f layers\n",

@@ -25,7 +25,10 @@ enum {
     KEY_GPU_MEMORY,
     KEY_ROUTES,
     KEY_ACTIVATIONS,
-    KEY_FUSED
+    KEY_FUSED,
+    KEY_EXACT,
+    KEY_KEEP_HEAD,
+    KEY_FLOOR
 };
 
 typedef struct args {
@@ -34,7 +37,7 @@ typedef struct args {
     const char *device;
     kld_choice where;
     uint64_t threads;
-    bool fused; /* --fused-input-scale was given */
+    bool fused, precision; /* --fused-input-scale, --precision were given */
     bool stats;
 } args;
 
@@ -75,6 +78,16 @@ static const struct argp_option options[] = {
      "Of a mixture of experts: keep which experts every token goes to, and their weights; or send "
      "tokens where they went in another capture, with its weights or with this model's own",
      3},
+    {"exact", KEY_EXACT, 0, 0,
+     "Keep what the head was given too (about 1.4 bytes a hidden column and position), so that "
+     "comparisons are exact over the whole vocabulary",
+     3},
+    {"keep-head", KEY_KEEP_HEAD, 0, 0,
+     "With --exact: put the head beside the output, to compare without the checkpoint", 3},
+    {"floor", KEY_FLOOR, "precision|chunk", OPTION_ARG_OPTIONAL,
+     "Measure the noise floor: the reference of --ref again in another valid arithmetic, the other "
+     "--precision or shorter spans of tokens (default precision)",
+     3},
     {"hash", KEY_HASH, "fast|full", 0,
      "Identity of the checkpoint: headers and sizes, or every byte too (default fast)", 4},
     {"resume", KEY_RESUME, 0, 0, "Continue an interrupted run", 5},
@@ -100,7 +113,10 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         o->fused = cli_fused(s, arg);
         a->fused = true;
         return 0;
-    case KEY_PRECISION: o->precision = cli_precision(s, arg); return 0;
+    case KEY_PRECISION:
+        o->precision = cli_precision(s, arg);
+        a->precision = true;
+        return 0;
     case KEY_TOP_K: o->top_k = cli_u64(s, "--top-k", arg); return 0;
     case KEY_MIN_K: o->min_k = cli_u64(s, "--min-k", arg); return 0;
     case KEY_TAIL_MASS: o->tail_mass = cli_f64(s, "--tail-mass", arg); return 0;
@@ -122,6 +138,13 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         if (!o->keep_routes && (!o->replay || !*o->replay))
             argp_error(s, "--routes '%s': capture, replay=FILE or replay-ids=FILE", arg);
         return 0;
+    case KEY_EXACT: o->exact = true; return 0;
+    case KEY_KEEP_HEAD: o->keep_head = true; return 0;
+    case KEY_FLOOR:
+        o->floor = arg && !strcmp(arg, "chunk") ? KLD_FLOOR_CHUNK : KLD_FLOOR_PRECISION;
+        if (arg && strcmp(arg, "chunk") != 0 && strcmp(arg, "precision") != 0)
+            argp_error(s, "--floor '%s': precision or chunk", arg);
+        return 0;
     case KEY_RESUME: o->resume = true; return 0;
     case KEY_FORCE: o->force = true; return 0;
     case KEY_STATS: a->stats = true; return 0;
@@ -136,6 +159,9 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
                                    : "--output");
         if (a->fused && o->activations != KLD_ACTIVATIONS_AS_DECLARED)
             argp_error(s, "--fused-input-scale needs --activations as-declared");
+        if (o->keep_head && !o->exact) argp_error(s, "--keep-head needs --exact");
+        if (o->floor && !o->ref) argp_error(s, "--floor needs --ref, the capture to repeat");
+        if (o->floor && a->precision) argp_error(s, "--floor chooses the precision itself");
         if (o->resume && o->force) argp_error(s, "--resume and --force exclude each other");
         return 0;
     default: return ARGP_ERR_UNKNOWN;

@@ -80,6 +80,22 @@ static kld_status same_experts(const kld_route_info *r, const kld_route_info *c,
         (unsigned long long)c->experts);
 }
 
+/* The other arithmetic of a floor capture is what it is for; the machine must be the same. */
+static bool same_machine(const kld_capture_info *r, const kld_capture_info *c) {
+    static const char *const KEY[] = {"backend", "device", "blas"};
+    for (size_t i = 0; i < sizeof KEY / sizeof *KEY; i++)
+        if (!json_equal(json_object_get(r->engine, KEY[i]), json_object_get(c->engine, KEY[i])))
+            return false;
+    return true;
+}
+
+static kld_status floor_of(const kld_capture_info *r, const kld_capture_info *c, kld_err *err) {
+    if (!*c->floor || kld_same_digest(&r->model, &c->model)) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "measures the noise floor of another checkpoint, '%s' and not '%s'", c->name,
+                    r->name);
+}
+
 static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool allow_mismatch,
                           bool *mismatch, kld_err *err) {
     const kld_capture_info *r = kld_capture_header(ref), *c = kld_capture_header(cand);
@@ -90,7 +106,8 @@ static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool 
     TRY(same_count("positions", r->positions, c->positions, err));
     TRY(names_reference(ref, cand, err));
     TRY(same_experts(&r->routes, &c->routes, err));
-    *mismatch = !same_engine(r, c);
+    TRY(floor_of(r, c, err));
+    *mismatch = *c->floor ? !same_machine(r, c) : !same_engine(r, c);
     if (*mismatch && !allow_mismatch)
         return kld_fail(err, KLD_E_INPUT,
                         "engine arithmetic differs: '%s' in the reference, '%s' in the candidate; "
