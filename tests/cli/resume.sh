@@ -28,6 +28,7 @@ done
 # Ctrl-C: exit 130, the partial is kept, a plain second run is refused with advice.
 rm -rf part.zst*
 cp -a "$demo/ref" model # with its time of modification
+expect 0 "$kld" capture --quiet --model model --name ref --suite suite.jsonl -o whole.zst --force
 capture="$kld capture --model model --name ref --suite suite.jsonl -o part.zst"
 $capture >out 2>err &
 pid=$!
