@@ -1,5 +1,7 @@
 #include "kld/compare/gates.h"
 
+#include "kld/compare/emit.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +75,11 @@ static double value_of(const json_t *candidate, const struct metric *m) {
     return m->complement ? 1 - x : x;
 }
 
+static bool passes(const json_t *candidate, double value, double limit) {
+    const char *status = json_string_value(json_object_get(candidate, "status"));
+    return status && strcmp(status, "ok") == 0 && value <= limit;
+}
+
 /* One line for a failed gate; *failed counts them. */
 static kld_status check(const json_t *c, const struct metric *m, double limit, size_t *failed,
                         kld_buf *report, kld_err *err) {
@@ -81,7 +88,7 @@ static kld_status check(const json_t *c, const struct metric *m, double limit, s
     const char *status = json_string_value(json_object_get(c, "status"));
     double v = value_of(c, m);
     bool whole = status && strcmp(status, "ok") == 0;
-    if (whole && v <= limit) return KLD_OK;
+    if (passes(c, v, limit)) return KLD_OK;
     ++*failed;
     TRY(kld_buf_addf(report, err, "gate failed: %s (%s): %s ", name ? name : "", path ? path : "",
                      m->name));
@@ -111,4 +118,25 @@ kld_status kld_compare_gates(const json_t *result, const char *const *gates, siz
     }
     if (failed == 0) return KLD_OK;
     return kld_fail(err, KLD_E_GATE, "%zu of %zu gates failed", failed, total);
+}
+
+kld_status kld_compare_gates_record(json_t *result, const char *const *gates, size_t n,
+                                    kld_err *err) {
+    kld_emit e = {0};
+    const json_t *cands = json_object_get(result, "candidates");
+    json_t *list = kld_emit_array(&e, result, "gates");
+    for (size_t g = 0; g < n; g++) {
+        const struct metric *m;
+        double limit;
+        TRY(parse(gates[g], &m, &limit, err));
+        for (size_t k = 0; k < json_array_size(cands); k++) {
+            const json_t *c = json_array_get(cands, k);
+            json_t *o = kld_emit_object(&e, list, NULL);
+            kld_emit_text(&e, o, "gate", gates[g]);
+            kld_emit_count(&e, o, "candidate", k);
+            kld_emit_real(&e, o, "value", value_of(c, m));
+            kld_emit_bool(&e, o, "passed", passes(c, value_of(c, m), limit));
+        }
+    }
+    return kld_emit_check(&e, err);
 }
