@@ -80,6 +80,8 @@ static kld_status check(const json_t *receipt, kld_receipt_facts *f, kld_err *er
     json_t *content, *run;
     kld_digest said;
     const char *text;
+    if (!json_object_get(receipt, "kld_receipt"))
+        return kld_fail(err, KLD_E_INPUT, "is no receipt of kld: it has no 'kld_receipt'");
     TRY(kld_json_u64(receipt, "kld_receipt", &version, err));
     if (version != KLD_RECEIPT_VERSION)
         return kld_fail(err, KLD_E_UNSUPPORTED, "receipt of version %llu; this program reads %d",
