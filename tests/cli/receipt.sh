@@ -3,7 +3,7 @@
 ids_suite 12 40 >suite.jsonl
 expect 0 "$kld" capture --model "$models/qwen3" --suite suite.jsonl -o ref.zst
 expect 0 "$kld" capture --model "$models/qwen3-nvfp4-modelopt" --suite suite.jsonl --ref ref.zst -o c.zst
-expect 0 "$kld" capture --model "$models/qwen3" --suite suite.jsonl --ref ref.zst -o floor.zst
+expect 0 "$kld" capture --model "$models/qwen3" --suite suite.jsonl --ref ref.zst -o floor.zst --hash full
 
 # Keys: nobody else's to read, never overwritten unasked, and openssl reads them.
 umask 022
@@ -73,6 +73,7 @@ expect 0 "$kld" sign --key me.key r2.json
 diff r.json r2.json >diff
 [ "$(grep -c '^[<>]' diff)" = 2 ] && grep -q '"time"' diff || fail "receipts differ: $(cat diff)"
 grep -qE 'zst|/tmp|"path"' r.json && fail "a path is in the receipt"
+[ "$(grep -c '"model_full_digest": "[0-9a-f]\{64\}"' r.json)" = 1 ] || fail "the full digest of one capture"
 grep -q '"gate": "mean_kl=10"' r.json || fail "the gate is not in the receipt"
 grep -q '"gate": "mean_kl=10"' c.json || fail "the gate is not in the result"
 expect 1 "$kld" compare ref.zst c.zst --fail-above mean_kl=1e-9 --receipt failed.json
