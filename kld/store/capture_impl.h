@@ -10,7 +10,7 @@
 struct kld_capture {
     kld_file file;
     kld_capture_info info;
-    layout layout;
+    struct layout layout; /* its bare name would be another one in C++ */
     kld_digest digest;
     kld_window_meta *meta; /* [windows] */
     kld_arena arena;       /* strings of meta */
