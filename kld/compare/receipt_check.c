@@ -92,7 +92,7 @@ static kld_status check(const json_t *receipt, kld_receipt_facts *f, kld_err *er
     TRY(kld_json_str(run, "time", &text, err));
     TRY(kld_json_str(run, "host", &text, err));
     TRY(only(run, 2, "'run'", err));
-    TRY(only(receipt, 5, "a receipt: it", err));
+    TRY(only(receipt, 5, "it", err));
     TRY(receipt_digest(content, &f->content, err));
     if (memcmp(&said, &f->content, sizeof said) != 0) {
         char has[KLD_SHA256_HEX];

@@ -81,6 +81,9 @@ grep -q '"passed": false' failed.json || fail "the failed gate is not in its rec
 expect 0 "$kld" verify r.json
 shows "signed by key $id"
 shows '0 of its 3 captures'
+cp r.json renamed
+expect 0 "$kld" verify renamed
+shows 'renamed: whole; 0 of its 3'
 expect 0 "$kld" verify --key me.pub r.json plain.zst c.zst floor.zst
 shows '3 of its 3 captures'
 shows 'c.zst: whole.*not signed; named by r.json'

@@ -1,6 +1,7 @@
 /* Signed captures: what a signature changes and what it does not, damage, and attempts that fail.
  */
 #include "kld/base/file.h"
+#include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/store/capture.h"
 
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BLOCK = 96, SEAL = 32, END = 12 };
@@ -296,6 +298,35 @@ static void failing(void **state) {
     free(part);
 }
 
+/* An interrupt while the file is checked, or, without windows, while it is copied. */
+static void interrupted(void **state) {
+    kld_err e = {0};
+    char *path = t_path(*state, "c.zst"), *part = t_path(*state, "c.zst.partial");
+    kld_buf before = {0};
+    for (size_t windows = 0; windows < 3; windows += 2) {
+        write_capture(path, windows, 4, 40, 12, 1.5, NULL);
+        slurp(path, &before);
+        kld_key *key = key_of(*state, 0);
+        pid_t pid = fork(); /* the request to stop stays for the rest of a process */
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            kld_stop_install();
+            (void)raise(SIGTERM);
+            _exit(sign(path, key, false, &e) == KLD_E_INTERRUPTED ? 0 : 1);
+        }
+        int how;
+        assert_int_equal(waitpid(pid, &how, 0), pid);
+        assert_true(WIFEXITED(how));
+        assert_int_equal(WEXITSTATUS(how), 0);
+        must_be(path, &before);
+        assert_false(kld_path_exists(part));
+        kld_key_free(key);
+    }
+    kld_buf_free(&before);
+    free(path);
+    free(part);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(signing, t_dir_make, t_dir_remove),
@@ -303,6 +334,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(forged, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(resumed, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(failing, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(interrupted, t_dir_make, t_dir_remove),
     };
     return cmocka_run_group_tests_name("capture_sign", tests, NULL, NULL);
 }
