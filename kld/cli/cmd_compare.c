@@ -114,19 +114,19 @@ static kld_status write_receipt(const args *a, const json_t *result, const kld_k
     return st;
 }
 
-/* What is written must not be what is read, nor one file twice. */
-static kld_status check_outputs(const args *a, kld_err *err) {
-    const char *outputs[] = {a->json_file, a->receipt_file};
-    for (size_t o = 0; o < 2; o++) {
-        if (!outputs[o]) continue;
-        TRY(kld_output_not_input(outputs[o], a->ref, err));
-        TRY(kld_output_not_input(outputs[o], a->sign_key, err));
-        for (size_t i = 0; i < a->n_cands; i++)
-            TRY(kld_output_not_input(outputs[o], a->cand[i], err));
+/* No file that is written may be one that is read, nor be written twice. */
+static kld_status keep_inputs(const args *a, kld_err *err) {
+    const char *out[] = {a->json_file, a->receipt_file};
+    for (size_t o = 0; o < sizeof out / sizeof *out; o++) {
+        if (!out[o]) continue;
+        TRY(kld_output_not_input(out[o], a->ref, err));
+        TRY(kld_output_not_input(out[o], a->sign_key, err));
+        for (size_t i = 0; i < a->n_cands; i++) TRY(kld_output_not_input(out[o], a->cand[i], err));
+        for (size_t k = 0; k < o; k++)
+            if (out[k] && strcmp(out[k], out[o]) == 0)
+                return kld_fail(err, KLD_E_USAGE, "two outputs are to be written to %s", out[o]);
     }
-    if (!a->json_file || !a->receipt_file || strcmp(a->json_file, a->receipt_file) != 0)
-        return KLD_OK;
-    return kld_fail(err, KLD_E_USAGE, "--json and --receipt both name %s", a->json_file);
+    return KLD_OK;
 }
 
 static kld_status report(const args *a, json_t *result, kld_err *err) {
@@ -156,7 +156,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
     kld_buf failures = {0};
     kld_status st = KLD_OK;
     kld_key *key = NULL;
-    TRY_TO(done, check_outputs(&a, err));
+    TRY_TO(done, keep_inputs(&a, err));
     /* A typo is told before the work, not after. */
     TRY_TO(done, kld_compare_gates(NULL, a.gate, a.n_gates, &failures, err));
     if (a.sign_key) TRY_TO(done, kld_key_load(&key, a.sign_key, err));
@@ -167,9 +167,9 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         st = gates;
         goto done;
     }
+    TRY_TO(done, kld_compare_gates_record(result, a.gate, a.n_gates, err));
     kld_err report_err = {0};
-    if (a.n_gates) st = kld_compare_gates_record(result, a.gate, a.n_gates, &report_err);
-    if (st == KLD_OK && a.receipt_file) st = write_receipt(&a, result, key, &report_err);
+    if (a.receipt_file) st = write_receipt(&a, result, key, &report_err);
     if (st == KLD_OK) st = report(&a, result, &report_err);
     if (st != KLD_OK) {
         if (err) *err = report_err;

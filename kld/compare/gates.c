@@ -75,9 +75,9 @@ static double value_of(const json_t *candidate, const struct metric *m) {
     return m->complement ? 1 - x : x;
 }
 
-static bool passes(const json_t *candidate, double value, double limit) {
-    const char *status = json_string_value(json_object_get(candidate, "status"));
-    return status && strcmp(status, "ok") == 0 && value <= limit;
+static bool whole(const json_t *c) {
+    const char *status = json_string_value(json_object_get(c, "status"));
+    return status && strcmp(status, "ok") == 0;
 }
 
 /* One line for a failed gate; *failed counts them. */
@@ -85,17 +85,15 @@ static kld_status check(const json_t *c, const struct metric *m, double limit, s
                         kld_buf *report, kld_err *err) {
     const char *name = json_string_value(json_object_get(c, "name"));
     const char *path = json_string_value(json_object_get(c, "path"));
-    const char *status = json_string_value(json_object_get(c, "status"));
     double v = value_of(c, m);
-    bool whole = status && strcmp(status, "ok") == 0;
-    if (passes(c, v, limit)) return KLD_OK;
+    if (whole(c) && v <= limit) return KLD_OK;
     ++*failed;
     TRY(kld_buf_addf(report, err, "gate failed: %s (%s): %s ", name ? name : "", path ? path : "",
                      m->name));
     if (!isfinite(v)) TRY(kld_buf_adds(report, "has no finite value", err));
     else if (v > limit) TRY(kld_buf_addf(report, err, "is %.6g, above %.6g", v, limit));
     else TRY(kld_buf_addf(report, err, "is %.6g, but", v));
-    if (!whole) {
+    if (!whole(c)) {
         long long out = (long long)json_integer_value(
             json_object_get(json_object_get(c, "nonfinite"), "excluded"));
         TRY(kld_buf_addf(report, err, "%s %lld positions are not finite",
@@ -122,20 +120,22 @@ kld_status kld_compare_gates(const json_t *result, const char *const *gates, siz
 
 kld_status kld_compare_gates_record(json_t *result, const char *const *gates, size_t n,
                                     kld_err *err) {
+    const struct metric *m;
+    double limit;
     kld_emit e = {0};
-    const json_t *cands = json_object_get(result, "candidates");
     json_t *list = kld_emit_array(&e, result, "gates");
+    const json_t *cands = json_object_get(result, "candidates");
     for (size_t g = 0; g < n; g++) {
-        const struct metric *m;
-        double limit;
         TRY(parse(gates[g], &m, &limit, err));
         for (size_t k = 0; k < json_array_size(cands); k++) {
             const json_t *c = json_array_get(cands, k);
+            double v = value_of(c, m);
             json_t *o = kld_emit_object(&e, list, NULL);
-            kld_emit_text(&e, o, "gate", gates[g]);
+            kld_emit_text(&e, o, "metric", m->name);
+            kld_emit_real(&e, o, "limit", limit);
             kld_emit_count(&e, o, "candidate", k);
-            kld_emit_real(&e, o, "value", value_of(c, m));
-            kld_emit_bool(&e, o, "passed", passes(c, value_of(c, m), limit));
+            kld_emit_real(&e, o, "value", v);
+            kld_emit_bool(&e, o, "passed", whole(c) && v <= limit);
         }
     }
     return kld_emit_check(&e, err);

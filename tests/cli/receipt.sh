@@ -74,8 +74,8 @@ diff r.json r2.json >diff
 [ "$(grep -c '^[<>]' diff)" = 2 ] && grep -q '"time"' diff || fail "receipts differ: $(cat diff)"
 grep -qE 'zst|/tmp|"path"' r.json && fail "a path is in the receipt"
 [ "$(grep -c '"model_full_digest": "[0-9a-f]\{64\}"' r.json)" = 1 ] || fail "the full digest of one capture"
-grep -q '"gate": "mean_kl=10"' r.json || fail "the gate is not in the receipt"
-grep -q '"gate": "mean_kl=10"' c.json || fail "the gate is not in the result"
+grep -q '"limit": 10.0' r.json || fail "the gate is not in the receipt"
+grep -q '"limit": 10.0' c.json || fail "the gate is not in the result"
 expect 1 "$kld" compare ref.zst c.zst --fail-above mean_kl=1e-9 --receipt failed.json
 grep -q '"passed": false' failed.json || fail "the failed gate is not in its receipt"
 expect 0 "$kld" verify r.json
