@@ -256,6 +256,36 @@ kld_status kld_file_write(const char *path, const void *data, size_t n, kld_err 
     return st;
 }
 
+kld_status kld_file_write_private(const char *path, const void *data, size_t n, bool replace,
+                                  kld_err *err) {
+    kld_buf partial = {0};
+    TRY(kld_buf_addf(&partial, err, "%s%s", path, replace ? ".partial" : ""));
+    const char *name = (char *)partial.data;
+    if (replace) (void)unlink(name);
+    kld_status st = KLD_OK;
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        st = errno == EEXIST
+                 ? kld_fail(err, KLD_E_INPUT, "%s: exists already; it was left as it is", path)
+                 : sys_fail(err, name, "cannot create");
+    if (st == KLD_OK) {
+        st = write_all(fd, name, data, n, err);
+        if (st == KLD_OK && fsync(fd) != 0) st = sys_fail(err, name, "cannot flush to disk");
+        close(fd);
+        if (st == KLD_OK && replace && rename(name, path) != 0)
+            st = sys_fail(err, path, "cannot replace");
+        if (st == KLD_OK) sync_parent(path);
+        else (void)unlink(name);
+    }
+    kld_buf_free(&partial);
+    return st;
+}
+
+bool kld_file_exposed(const char *path) {
+    struct stat sb;
+    return stat(path, &sb) == 0 && (sb.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+}
+
 kld_status kld_path_join(char **out, const char *dir, const char *name, kld_err *err) {
     kld_buf b = {0};
     size_t n = strlen(dir);

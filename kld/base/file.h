@@ -53,6 +53,10 @@ KLD_NODISCARD kld_status kld_writer_resume(kld_writer *w, const char *path, uint
                                            kld_err *err);
 /* KLD_E_IO with the system's text ("No space left on device"); what was written stays. */
 KLD_NODISCARD kld_status kld_writer_add(kld_writer *w, const void *data, size_t n, kld_err *err);
+/* The first n bytes of f; the partial gets the permissions of f.  What the file system can share
+ * between two files is not copied.  KLD_E_INPUT  f ends before; KLD_E_IO; KLD_E_INTERRUPTED. */
+KLD_NODISCARD kld_status kld_writer_copy(kld_writer *w, const kld_file *f, uint64_t n,
+                                         kld_err *err);
 /* fdatasync without closing: what was added survives a crash. */
 KLD_NODISCARD kld_status kld_writer_sync(kld_writer *w, kld_err *err);
 KLD_NODISCARD kld_status kld_writer_commit(kld_writer *w, kld_err *err);
@@ -62,6 +66,13 @@ void kld_writer_leave(kld_writer *w); /* close and keep the partial, for a later
 /* Whole small file at once, atomically (temporary name, sync, rename); into a device or a pipe
  * (/dev/null, /dev/stdout) as it stands. */
 KLD_NODISCARD kld_status kld_file_write(const char *path, const void *data, size_t n, kld_err *err);
+
+/* The same for what only its owner may read (mode 0600).  Without `replace` an existing file, or a
+ * link of that name, is left alone: KLD_E_INPUT. */
+KLD_NODISCARD kld_status kld_file_write_private(const char *path, const void *data, size_t n,
+                                                bool replace, kld_err *err);
+/* True when others than its owner may read or write the file. */
+bool kld_file_exposed(const char *path);
 
 /* Path helpers.  Results are owned by the caller (kld_free). */
 KLD_NODISCARD kld_status kld_path_join(char **out, const char *dir, const char *name, kld_err *err);

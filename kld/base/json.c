@@ -119,12 +119,27 @@ kld_status kld_json_arr(const json_t *obj, const char *key, json_t **out, kld_er
     return json_is_array(*out) ? KLD_OK : wrong(err, key, "an array", *out);
 }
 
-kld_status kld_json_dump(const json_t *v, bool indent, kld_buf *out, kld_err *err) {
-    size_t flags =
-        JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | (indent ? JSON_INDENT(2) : JSON_COMPACT);
-    char *s = json_dumps(v, flags);
+static kld_status dump(const json_t *v, size_t flags, kld_buf *out, kld_err *err) {
+    char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17) | flags);
     if (!s) return kld_fail(err, KLD_E_NOMEM, "out of memory while writing JSON");
     kld_status st = kld_buf_adds(out, s, err);
     kld_free(s);
+    return st;
+}
+
+kld_status kld_json_dump(const json_t *v, bool indent, kld_buf *out, kld_err *err) {
+    return dump(v, indent ? JSON_INDENT(2) : JSON_COMPACT, out, err);
+}
+
+kld_status kld_json_canonical(const json_t *v, kld_buf *out, kld_err *err) {
+    return dump(v, JSON_COMPACT | JSON_SORT_KEYS, out, err);
+}
+
+kld_status kld_json_save(const json_t *v, const char *path, kld_err *err) {
+    kld_buf b = {0};
+    kld_status st = kld_json_dump(v, true, &b, err);
+    if (st == KLD_OK) st = kld_buf_adds(&b, "\n", err);
+    if (st == KLD_OK) st = kld_file_write(path, b.data, b.len, err);
+    kld_buf_free(&b);
     return st;
 }

@@ -41,5 +41,12 @@ const char *kld_json_kind(const json_t *v);
  * digits, shortest form not required), for hashing and for headers. */
 KLD_NODISCARD kld_status kld_json_dump(const json_t *v, bool indent, kld_buf *out, kld_err *err);
 
+/* Write v, indented, to a file: kld_file_write. */
+KLD_NODISCARD kld_status kld_json_save(const json_t *v, const char *path, kld_err *err);
+
+/* Append the canonical text of v (docs/receipts.md): compact, the keys of every object in the order
+ * of their bytes, reals with 17 significant digits.  Equal values have equal texts. */
+KLD_NODISCARD kld_status kld_json_canonical(const json_t *v, kld_buf *out, kld_err *err);
+
 KLD_EXTERN_C_END
 #endif

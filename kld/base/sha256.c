@@ -46,13 +46,13 @@ kld_status kld_sha256_of(const void *data, size_t n, kld_digest *out, kld_err *e
     return st;
 }
 
-char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]) {
+char *kld_hex(const unsigned char *b, size_t n, char *hex) {
     static const char digit[] = "0123456789abcdef";
-    for (size_t i = 0; i < KLD_SHA256_BYTES; i++) {
-        hex[2 * i] = digit[d->b[i] >> 4];
-        hex[2 * i + 1] = digit[d->b[i] & 15];
+    for (size_t i = 0; i < n; i++) {
+        hex[2 * i] = digit[b[i] >> 4];
+        hex[2 * i + 1] = digit[b[i] & 15];
     }
-    hex[2 * KLD_SHA256_BYTES] = '\0';
+    hex[2 * n] = '\0';
     return hex;
 }
 
@@ -62,14 +62,28 @@ static int hex_value(char c) {
     return -1;
 }
 
-kld_status kld_digest_parse(const char *text, kld_digest *out, kld_err *err) {
-    for (size_t i = 0; i < KLD_SHA256_BYTES; i++) {
+/* 2 n digits; what follows is not looked at. */
+static bool hex_digits(const char *text, unsigned char *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
         int hi = hex_value(text[2 * i]), lo = hi < 0 ? -1 : hex_value(text[2 * i + 1]);
-        if (lo < 0)
-            return kld_fail(err, KLD_E_INPUT, "'%.80s' is not a SHA-256 digest in lower-case hex",
-                            text);
-        out->b[i] = (unsigned char)(hi << 4 | lo);
+        if (lo < 0) return false;
+        b[i] = (unsigned char)(hi << 4 | lo);
     }
+    return true;
+}
+
+bool kld_hex_parse(const char *text, unsigned char *b, size_t n) {
+    return hex_digits(text, b, n) && !text[2 * n];
+}
+
+char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]) {
+    return kld_hex(d->b, sizeof d->b, hex);
+}
+
+kld_status kld_digest_parse(const char *text, kld_digest *out, kld_err *err) {
+    if (!hex_digits(text, out->b, sizeof out->b))
+        return kld_fail(err, KLD_E_INPUT, "'%.80s' is not a SHA-256 digest in lower-case hex",
+                        text);
     if (text[2 * KLD_SHA256_BYTES])
         return kld_fail(err, KLD_E_INPUT, "'%.80s' is longer than a SHA-256 digest", text);
     return KLD_OK;

@@ -2,6 +2,7 @@
 #ifndef KLD_BASE_SHA256_H
 #define KLD_BASE_SHA256_H
 #include "kld/base/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,11 @@ void kld_sha256_drop(kld_sha256 *s);
 KLD_NODISCARD kld_status kld_sha256_of(const void *data, size_t n, kld_digest *out, kld_err *err);
 /* Of a whole file, read in pieces. */
 KLD_NODISCARD kld_status kld_sha256_file(const char *path, kld_digest *out, kld_err *err);
+
+/* Lower-case hex of n bytes into hex[2 n + 1]; returns hex.  And back: false unless text is exactly
+ * 2 n lower-case hex digits. */
+char *kld_hex(const unsigned char *b, size_t n, char *hex);
+bool kld_hex_parse(const char *text, unsigned char *b, size_t n);
 
 /* Lower-case hex into hex[KLD_SHA256_HEX]; returns hex. */
 char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]);

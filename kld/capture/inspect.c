@@ -218,19 +218,26 @@ static json_t *hidden_json(const kld_hidden_info *h) {
                      h->logit_cap, "head", kld_digest_hex(&h->head, hex));
 }
 
-static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) {
-    kld_capture *c;
+/* Who signed, or null; the signature was checked. */
+static json_t *signed_json(const kld_capture *c) {
+    kld_signature s;
+    char id[KLD_KEY_ID], hex[2 * sizeof s.key.b + 1];
+    if (!kld_capture_signature(c, &s)) return json_null();
+    return json_pack("{s:s, s:s}", "key_id", kld_key_id(&s.key, id), "public_key",
+                     kld_hex(s.key.b, sizeof s.key.b, hex));
+}
+
+static kld_status describe(const kld_capture *c, json_t **out, kld_err *err) {
     char hex[5][KLD_SHA256_HEX];
-    TRY(kld_capture_open(&c, path, err));
     const kld_capture_info *i = kld_capture_header(c);
     kld_digest content = kld_capture_digest(c);
     double per = i->positions ? (double)kld_capture_bytes(c) / (double)i->positions : 0;
-    kld_status st = packed(
+    return packed(
         json_pack(
             "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I,"
-            " s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:s, s:O, s:O, s:s, s:s, s:s}",
-            "schema", 1, "kind", "capture", "path", path, "name", i->name, "label", i->label,
-            "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
+            " s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:s, s:O, s:O, s:o, s:s, s:s, s:s}",
+            "schema", 1, "kind", "capture", "path", kld_capture_path(c), "name", i->name, "label",
+            i->label, "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
             kld_digest_hex(&i->model, hex[1]), "tokenizer", kld_digest_hex(&i->tokenizer, hex[2]),
             "suite", kld_digest_hex(&i->suite, hex[3]), "vocab", (json_int_t)i->vocab, "vocab_rows",
             (json_int_t)i->vocab_rows, "windows", (json_int_t)i->windows, "positions",
@@ -242,9 +249,16 @@ static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) 
                                          kld_digest_hex(&i->reference, hex[4]))
                              : json_null(),
             "hidden", hidden_json(&i->hidden), "routes", routes_json(&i->routes), "floor", i->floor,
-            "engine", i->engine, "quant", i->quant, "time", i->time, "host", i->host, "checkpoint",
-            i->checkpoint),
+            "engine", i->engine, "quant", i->quant, "signed_by", signed_json(c), "time", i->time,
+            "host", i->host, "checkpoint", i->checkpoint),
         out, err);
+}
+
+static kld_status inspect_capture(const char *path, json_t **out, kld_err *err) {
+    kld_capture *c;
+    TRY(kld_capture_open(&c, path, err));
+    kld_status st = kld_capture_check_signature(c, err);
+    if (st == KLD_OK) st = describe(c, out, err);
     kld_capture_close(c);
     return st;
 }

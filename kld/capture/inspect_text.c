@@ -206,10 +206,13 @@ static kld_status capture_text(const json_t *v, kld_buf *out, kld_err *err) {
     json_object_foreach(json_object_get(v, "engine"), key,
                         value) if (strcmp(key, "arithmetic") != 0)
         TRY(kld_buf_addf(out, err, " %s %s;", key, json_string_value(value)));
-    return kld_buf_addf(
-        out, err, "\n  model %.12s, tokenizer %.12s, suite %.12s\n  content %s, made %s on %s\n",
-        str(v, "model"), str(v, "tokenizer"), str(v, "suite"), str(v, "digest"), str(v, "time"),
-        str(v, "host"));
+    TRY(kld_buf_addf(out, err,
+                     "\n  model %.12s, tokenizer %.12s, suite %.12s\n  content %s, made %s on %s\n",
+                     str(v, "model"), str(v, "tokenizer"), str(v, "suite"), str(v, "digest"),
+                     str(v, "time"), str(v, "host")));
+    const json_t *who = json_object_get(v, "signed_by");
+    return json_is_object(who) ? kld_buf_addf(out, err, "  signed by key %s\n", str(who, "key_id"))
+                               : KLD_OK;
 }
 
 kld_status kld_inspect_text(const json_t *v, kld_buf *out, kld_err *err) {

@@ -1,6 +1,7 @@
 #include "kld/cli/cli.h"
 
 #include "kld/base/buf.h"
+#include "kld/base/file.h"
 #include "kld/base/log.h"
 
 #include <errno.h>
@@ -135,4 +136,17 @@ const char *cli_bytes(uint64_t n, char text[24]) {
     }
     snprintf(text, 24, u ? "%.2f %s" : "%.0f %s", v, unit[u]);
     return text;
+}
+
+kld_status cli_is_receipt(const char *path, bool *is, kld_err *err) {
+    unsigned char start[64];
+    kld_file f;
+    TRY(kld_file_open(&f, path, err));
+    size_t n = f.size < sizeof start ? (size_t)f.size : sizeof start, i = 0;
+    kld_status st = kld_file_read(&f, start, 0, n, err);
+    kld_file_close(&f);
+    while (i < n && (start[i] == ' ' || start[i] == '\n' || start[i] == '\r' || start[i] == '\t'))
+        i++;
+    *is = kld_path_ends_with(path, ".json") || (i < n && start[i] == '{');
+    return st;
 }

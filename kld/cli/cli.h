@@ -40,12 +40,18 @@ KLD_NODISCARD kld_status cli_print_json(json_t *v, kld_err *err);
 /* "1.5 GiB" into text[24]; returns text. */
 const char *cli_bytes(uint64_t n, char text[24]);
 
+/* Whether a file is a receipt rather than a capture: it is called .json or begins like JSON.
+ * KLD_E_INPUT, KLD_E_IO when it cannot be read. */
+KLD_NODISCARD kld_status cli_is_receipt(const char *path, bool *is, kld_err *err);
+
 /* The commands: argv[0] is the command's name. */
 kld_status cli_capture(int argc, char **argv, kld_err *err);
 kld_status cli_compare(int argc, char **argv, kld_err *err);
 kld_status cli_inspect(int argc, char **argv, kld_err *err);
+kld_status cli_keygen(int argc, char **argv, kld_err *err);
 kld_status cli_logits(int argc, char **argv, kld_err *err);
 kld_status cli_quantize(int argc, char **argv, kld_err *err);
+kld_status cli_sign(int argc, char **argv, kld_err *err);
 kld_status cli_suite(int argc, char **argv, kld_err *err);
 kld_status cli_verify(int argc, char **argv, kld_err *err);
 

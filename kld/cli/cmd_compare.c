@@ -3,6 +3,7 @@
 #include "kld/base/place.h"
 #include "kld/cli/cli.h"
 #include "kld/compare/compare.h"
+#include "kld/compare/receipt.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,13 +19,15 @@ enum {
     KEY_SEED,
     KEY_PARTITION,
     KEY_MARGIN,
-    KEY_MISMATCH
+    KEY_MISMATCH,
+    KEY_RECEIPT,
+    KEY_SIGN_KEY
 };
 
 typedef struct args {
     cli_common common;
     kld_compare_options opt;
-    const char *ref, *json_file;
+    const char *ref, *json_file, *receipt_file, *sign_key;
     const char *cand[MAX_CANDIDATES];
     const char *gate[MAX_GATES];
     size_t n_cands, n_gates;
@@ -33,6 +36,10 @@ typedef struct args {
 static const struct argp_option options[] = {
     {"json", KEY_JSON_FILE, "FILE", OPTION_ARG_OPTIONAL,
      "One JSON object: to FILE (--json=FILE) beside the table, or instead of it", 1},
+    {"receipt", KEY_RECEIPT, "FILE", 0,
+     "Write identities, settings and results under one digest (kld verify checks it)", 1},
+    {"sign-key", KEY_SIGN_KEY, "KEY", 0, "Sign the receipt with this key (kld keygen makes one)",
+     1},
     {"fail-above", KEY_FAIL, "METRIC=LIMIT", 0,
      "Exit 1 if any candidate's metric is above LIMIT (repeatable), e.g. mean_kl=0.05", 1},
     {"top-p", KEY_TOP_P, "P", 0, "Mass of the nucleus, temperature 1 (default 0.95)", 2},
@@ -76,6 +83,8 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_SEED: a->opt.seed = cli_u64(s, "--seed", arg); return 0;
     case KEY_PARTITION: a->opt.partition = arg; return 0;
     case KEY_MARGIN: a->opt.margin = cli_f64(s, "--margin", arg); return 0;
+    case KEY_RECEIPT: a->receipt_file = arg; return 0;
+    case KEY_SIGN_KEY: a->sign_key = arg; return 0;
     case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
     case ARGP_KEY_ARG:
         if (!a->ref) {
@@ -88,23 +97,40 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case ARGP_KEY_END:
         if (a->n_cands == 0) argp_error(s, "a reference and at least one candidate are needed");
         if (!(a->opt.top_p > 0 && a->opt.top_p <= 1)) argp_error(s, "--top-p must be in (0, 1]");
+        if (a->sign_key && !a->receipt_file) argp_error(s, "--sign-key is for --receipt FILE");
         if (a->opt.overlap_k < 1) argp_error(s, "--overlap-k must be at least 1");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static kld_status write_json(const json_t *result, const char *path, kld_err *err) {
-    kld_buf b = {0};
-    kld_status st = kld_json_dump(result, true, &b, err);
-    if (st == KLD_OK) st = kld_buf_adds(&b, "\n", err);
-    if (st == KLD_OK) st = kld_file_write(path, b.data, b.len, err);
-    kld_buf_free(&b);
+static kld_status write_receipt(const args *a, const json_t *result, const kld_key *key,
+                                kld_err *err) {
+    json_t *receipt;
+    TRY(kld_receipt_build(result, &receipt, err));
+    kld_status st = key ? kld_receipt_sign(receipt, key, err) : KLD_OK;
+    if (st == KLD_OK) st = kld_json_save(receipt, a->receipt_file, err);
+    json_decref(receipt);
     return st;
 }
 
+/* No file that is written may be one that is read, nor be written twice. */
+static kld_status keep_inputs(const args *a, kld_err *err) {
+    const char *out[] = {a->json_file, a->receipt_file};
+    for (size_t o = 0; o < sizeof out / sizeof *out; o++) {
+        if (!out[o]) continue;
+        TRY(kld_output_not_input(out[o], a->ref, err));
+        TRY(kld_output_not_input(out[o], a->sign_key, err));
+        for (size_t i = 0; i < a->n_cands; i++) TRY(kld_output_not_input(out[o], a->cand[i], err));
+        for (size_t k = 0; k < o; k++)
+            if (out[k] && strcmp(out[k], out[o]) == 0)
+                return kld_fail(err, KLD_E_USAGE, "two outputs are to be written to %s", out[o]);
+    }
+    return KLD_OK;
+}
+
 static kld_status report(const args *a, json_t *result, kld_err *err) {
-    if (a->json_file) TRY(write_json(result, a->json_file, err));
+    if (a->json_file) TRY(kld_json_save(result, a->json_file, err));
     if (a->common.json) return cli_print_json(json_incref(result), err);
     kld_buf text = {0};
     kld_status st = kld_compare_table(result, kld_color(true), &text, err);
@@ -129,14 +155,11 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
     json_t *result = NULL;
     kld_buf failures = {0};
     kld_status st = KLD_OK;
-    if (a.json_file) {
-        st = kld_output_not_input(a.json_file, a.ref, err);
-        for (size_t i = 0; i < a.n_cands && st == KLD_OK; i++)
-            st = kld_output_not_input(a.json_file, a.cand[i], err);
-        if (st != KLD_OK) goto done;
-    }
+    kld_key *key = NULL;
+    TRY_TO(done, keep_inputs(&a, err));
     /* A typo is told before the work, not after. */
     TRY_TO(done, kld_compare_gates(NULL, a.gate, a.n_gates, &failures, err));
+    if (a.sign_key) TRY_TO(done, kld_key_load(&key, a.sign_key, err));
     TRY_TO(done, kld_compare_run(a.ref, a.cand, a.n_cands, &a.opt, &result, err));
     /* A failed gate must not cost the reader the report. */
     kld_status gates = kld_compare_gates(result, a.gate, a.n_gates, &failures, err);
@@ -144,8 +167,10 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         st = gates;
         goto done;
     }
+    TRY_TO(done, kld_compare_gates_record(result, a.gate, a.n_gates, err));
     kld_err report_err = {0};
-    st = report(&a, result, &report_err);
+    if (a.receipt_file) st = write_receipt(&a, result, key, &report_err);
+    if (st == KLD_OK) st = report(&a, result, &report_err);
     if (st != KLD_OK) {
         if (err) *err = report_err;
         goto done;
@@ -153,6 +178,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
     if (gates == KLD_E_GATE) fputs((const char *)failures.data, stderr);
     st = gates == KLD_OK ? kld_compare_valid(result, err) : gates;
 done:
+    kld_key_free(key);
     kld_buf_free(&failures);
     json_decref(result);
     return st;

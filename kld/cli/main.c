@@ -16,7 +16,9 @@ static const struct command {
     {"logits", "raw logits of one sequence as a NumPy file", cli_logits},
     {"quantize", "round-to-nearest NVFP4 or MXFP4 of a BF16 checkpoint", cli_quantize},
     {"inspect", "what a checkpoint or a capture holds", cli_inspect},
-    {"verify", "check every byte of a capture", cli_verify},
+    {"verify", "check every byte of captures and receipts, and who signed them", cli_verify},
+    {"keygen", "make an Ed25519 key to sign with", cli_keygen},
+    {"sign", "sign captures and receipts", cli_sign},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -6,6 +6,11 @@ bool kld_same_digest(const kld_digest *a, const kld_digest *b) {
     return memcmp(a->b, b->b, sizeof a->b) == 0;
 }
 
+bool kld_zero_digest(const kld_digest *d) {
+    static const kld_digest zero;
+    return kld_same_digest(d, &zero);
+}
+
 static kld_status same_digest(const char *what, const kld_digest *ref, const kld_digest *cand,
                               kld_err *err) {
     char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];

@@ -28,6 +28,7 @@ KLD_NODISCARD kld_status kld_belong_window(size_t i, const kld_window_meta *ref,
                                            const kld_window_meta *cand, kld_err *err);
 
 bool kld_same_digest(const kld_digest *a, const kld_digest *b);
+bool kld_zero_digest(const kld_digest *d); /* none: zeros stand for it */
 
 KLD_EXTERN_C_END
 #endif

@@ -40,7 +40,7 @@ void kld_emit_text(kld_emit *e, json_t *into, const char *key, const char *v) {
 
 void kld_emit_digest(kld_emit *e, json_t *into, const char *key, const kld_digest *d) {
     char hex[KLD_SHA256_HEX];
-    kld_emit_text(e, into, key, kld_digest_hex(d, hex));
+    kld_emit_text(e, into, key, d ? kld_digest_hex(d, hex) : NULL);
 }
 
 void kld_emit_range(kld_emit *e, json_t *into, const char *key, double lo, double hi) {

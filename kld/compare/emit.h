@@ -22,6 +22,7 @@ void kld_emit_count(kld_emit *e, json_t *into, const char *key, uint64_t v);
 void kld_emit_bool(kld_emit *e, json_t *into, const char *key, bool v);
 /* NULL gives null.  Bytes that are not UTF-8 and control characters become '?'. */
 void kld_emit_text(kld_emit *e, json_t *into, const char *key, const char *v);
+/* Lower-case hex; NULL gives null. */
 void kld_emit_digest(kld_emit *e, json_t *into, const char *key, const kld_digest *d);
 /* [lo, hi], or null when either is not finite. */
 void kld_emit_range(kld_emit *e, json_t *into, const char *key, double lo, double hi);

@@ -151,11 +151,6 @@ static void pair(kld_report *r, size_t i, json_t *pairs) {
 
 /* ---- the whole object ----------------------------------------------------------------- */
 
-static bool zero_digest(const kld_digest *d) {
-    static const kld_digest zero;
-    return memcmp(d, &zero, sizeof zero) == 0;
-}
-
 /* The candidate that is the reference measured again: a repeat capture rather than the file
  * itself, if there is one.  -1 without.  With routes from a capture it is no measurement of noise:
  * it takes over what a router would have decided anew. */
@@ -165,7 +160,7 @@ static long floor_candidate(const kld_report *r) {
     for (size_t k = 0; k < r->tally->n_cands; k++) {
         const kld_report_side *c = &r->cand[k];
         bool same = memcmp(&c->info->model, &ref->model, sizeof ref->model) == 0;
-        if (!zero_digest(&ref->model_full) && !zero_digest(&c->info->model_full))
+        if (!kld_zero_digest(&ref->model_full) && !kld_zero_digest(&c->info->model_full))
             same = same && memcmp(&c->info->model_full, &ref->model_full, sizeof(kld_digest)) == 0;
         same = same && c->info->routes.mode == KLD_ROUTES_NATURAL &&
                !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
@@ -189,8 +184,8 @@ static void noise_floor(kld_report *r, json_t *top) {
     kld_emit_text(e, o, "kind", r->cand[k].self ? "same capture" : "repeat capture");
     /* Without --hash full a model digest covers headers and sizes, not the weights. */
     kld_emit_bool(e, o, "verified",
-                  r->cand[k].self || (!zero_digest(&r->ref.info->model_full) &&
-                                      !zero_digest(&r->cand[k].info->model_full)));
+                  r->cand[k].self || (!kld_zero_digest(&r->ref.info->model_full) &&
+                                      !kld_zero_digest(&r->cand[k].info->model_full)));
     if (!r->cand[k].self) r->floor = kl;
 }
 
@@ -204,6 +199,8 @@ static void reference(kld_report *r, json_t *top) {
     kld_emit_text(e, o, "activations", kld_belong_activations(i));
     kld_emit_text(e, o, "path", r->ref.path);
     kld_emit_digest(e, o, "model_digest", &i->model);
+    kld_emit_digest(e, o, "model_full_digest",
+                    kld_zero_digest(&i->model_full) ? NULL : &i->model_full);
     kld_emit_digest(e, o, "suite_digest", &i->suite);
     kld_emit_digest(e, o, "tokenizer_digest", &i->tokenizer);
     kld_emit_digest(e, o, "content_digest", &r->ref.content);

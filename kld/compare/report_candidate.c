@@ -231,6 +231,8 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     kld_emit_text(e, o, "activations", kld_belong_activations(side->info));
     kld_emit_text(e, o, "path", side->path);
     kld_emit_digest(e, o, "model_digest", &side->info->model);
+    kld_emit_digest(e, o, "model_full_digest",
+                    kld_zero_digest(&side->info->model_full) ? NULL : &side->info->model_full);
     kld_emit_digest(e, o, "content_digest", &side->content);
     kld_emit_text(e, o, "capture",
                   side->self                  ? "the reference itself"

@@ -4,6 +4,7 @@
 #ifndef KLD_STORE_CAPTURE_H
 #define KLD_STORE_CAPTURE_H
 #include "kld/base/buf.h"
+#include "kld/base/ed25519.h"
 #include "kld/base/json.h"
 #include "kld/base/sha256.h"
 #include "kld/base/status.h"
@@ -195,10 +196,27 @@ KLD_NODISCARD kld_status kld_capture_read_hidden(kld_capture *c, size_t i, kld_r
 KLD_NODISCARD kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta,
                                           kld_err *err);
 
+/* The signature that the file carries, false without one.  Opening looked at its form alone. */
+bool kld_capture_signature(const kld_capture *c, kld_signature *out);
+/* KLD_E_INPUT when it is not a signature of its key over the content digest; fine without one. */
+KLD_NODISCARD kld_status kld_capture_check_signature(const kld_capture *c, kld_err *err);
+
 /* Every byte of the file: header, each frame's SHA-256 and decompression, footer, content
- * digest, nothing in between or after.  The columns of a candidate cannot be decoded without
- * its reference; their bytes are checked all the same. */
+ * digest, signature, nothing in between or after.  KLD_E_INTERRUPTED.  The columns of a candidate
+ * cannot be decoded without its reference; their bytes are checked all the same. */
 KLD_NODISCARD kld_status kld_capture_verify(kld_capture *c, kld_err *err);
+
+/* ---- signing ---------------------------------------------------------------------- */
+
+/* Check every byte, then put a signature of key over the content digest into the footer.  The file
+ * is copied to path.partial (shared blocks where the file system can) and renamed, with the
+ * permissions it had: until then it is untouched.  Nothing is written when it has a signature of
+ * this key already.  c goes on showing the file as it was.
+ * KLD_E_INPUT  it is not whole; it has a signature of another key and replace is false; there is
+ *              a path.partial, which may be an unfinished run.
+ * KLD_E_IO, KLD_E_INTERRUPTED. */
+KLD_NODISCARD kld_status kld_capture_sign(kld_capture *c, const kld_key *key, bool replace,
+                                          kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

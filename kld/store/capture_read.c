@@ -1,19 +1,9 @@
-#include "kld/base/file.h"
+#include "kld/base/log.h"
 #include "kld/base/mem.h"
-#include "kld/store/capture.h"
+#include "kld/store/capture_impl.h"
 #include "kld/store/frame.h"
-#include "kld/store/layout.h"
 
 #include <string.h>
-
-struct kld_capture {
-    kld_file file;
-    kld_capture_info info;
-    layout layout;
-    kld_digest digest;
-    kld_window_meta *meta; /* [windows] */
-    kld_arena arena;       /* strings of meta */
-};
 
 /* The heads that the footer holds. */
 static kld_status read_heads(kld_capture *c, kld_err *err) {
@@ -146,10 +136,11 @@ kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
     /* Header, footer and the absence of gaps were checked by open; what is left are the
      * frames, and, where the reference is not needed for it, their columns. */
     kld_buf text = {0};
-    kld_status st = KLD_OK;
+    kld_status st = kld_capture_check_signature(c, err);
     for (size_t i = 0; i < c->layout.n && st == KLD_OK; i++) {
         kld_records r;
-        st = load(c, i, &text, err);
+        st = kld_stop_check(err);
+        if (st == KLD_OK) st = load(c, i, &text, err);
         if (st != KLD_OK || c->info.has_reference) continue;
         st = where(c, i, frame_records(&c->info, &text, NULL, &r, err), err);
         if (st == KLD_OK) kld_records_free(&r);

@@ -16,7 +16,8 @@ enum {
     MAGIC = 8,
     MAX_HEADER = 1 << 20,
     ENTRY = 24 + KLD_SHA256_BYTES, /* without the head */
-    FOOTER_FIXED = 8 + 4 + 4 + 8 + 8 + 3 * 32 + 4
+    FOOTER_FIXED = 8 + 4 + 4 + 8 + 8 + 3 * 32 + 4,
+    SIGNATURE = KLD_ED25519_KEY + KLD_ED25519_BYTES
 };
 
 void layout_free(layout *l) {
@@ -184,7 +185,8 @@ kld_status layout_footer_write(const layout *l, kld_buf *out, kld_err *err) {
     kld_digest content;
     uint64_t positions = 0;
     TRY(layout_digest(l, &content, err));
-    size_t payload = FOOTER_FIXED + l->n * ENTRY + l->heads.len + LAYOUT_TAIL_BYTES;
+    uint32_t signature = l->has_signature ? SIGNATURE : 0;
+    size_t payload = FOOTER_FIXED + signature + l->n * ENTRY + l->heads.len + LAYOUT_TAIL_BYTES;
     if (payload > UINT32_MAX) return kld_fail(err, KLD_E_INPUT, "too many windows for one capture");
     TRY(kld_buf_u32(out, FOOTER_SKIP, err));
     TRY(kld_buf_u32(out, (uint32_t)payload, err));
@@ -206,10 +208,27 @@ kld_status layout_footer_write(const layout *l, kld_buf *out, kld_err *err) {
     TRY(kld_buf_u64(out, positions, err));
     TRY(kld_buf_add(out, l->header.b, KLD_SHA256_BYTES, err));
     TRY(kld_buf_add(out, content.b, KLD_SHA256_BYTES, err));
-    TRY(kld_buf_u32(out, 0, err)); /* bytes of signature, reserved */
+    TRY(kld_buf_u32(out, signature, err));
+    if (signature) {
+        TRY(kld_buf_add(out, l->signature.key.b, KLD_ED25519_KEY, err));
+        TRY(kld_buf_add(out, l->signature.b, KLD_ED25519_BYTES, err));
+    }
     TRY(seal(out, from, err));
     TRY(kld_buf_u32(out, (uint32_t)payload, err));
     return kld_buf_add(out, END_MAGIC, MAGIC, err);
+}
+
+/* Its form alone; whether it is one of its key is for kld_capture_check_signature. */
+static kld_status parse_signature(layout *l, const kld_file *f, kld_cursor *c, kld_err *err) {
+    uint32_t n = kld_cursor_u32(c);
+    if (n != 0 && n != SIGNATURE)
+        return damaged(f, "footer", "its signature has neither 0 nor 96 bytes", err);
+    const unsigned char *p = kld_cursor_take(c, n);
+    if (n == 0 || !p) return KLD_OK;
+    l->has_signature = true;
+    memcpy(l->signature.key.b, p, KLD_ED25519_KEY);
+    memcpy(l->signature.b, p + KLD_ED25519_KEY, KLD_ED25519_BYTES);
+    return KLD_OK;
 }
 
 static kld_status parse_footer(layout *l, const kld_file *f, const unsigned char *p, size_t n,
@@ -241,9 +260,9 @@ static kld_status parse_footer(layout *l, const kld_file *f, const unsigned char
     uint64_t total = kld_cursor_u64(&c);
     const unsigned char *header = kld_cursor_take(&c, KLD_SHA256_BYTES);
     const unsigned char *digest = kld_cursor_take(&c, KLD_SHA256_BYTES);
-    uint32_t signature = kld_cursor_u32(&c);
-    if (c.bad || kld_cursor_left(&c) != 0 || signature != 0 || total != positions ||
-        total != info->positions || at != f->size - n - LAYOUT_SKIP_BYTES)
+    TRY(parse_signature(l, f, &c, err));
+    if (c.bad || kld_cursor_left(&c) != 0 || total != positions || total != info->positions ||
+        at != f->size - n - LAYOUT_SKIP_BYTES)
         return damaged(f, "footer", "its totals do not fit the file", err);
     if (memcmp(header, l->header.b, KLD_SHA256_BYTES) != 0)
         return damaged(f, "header", "its SHA-256 is not the one in the footer", err);

@@ -3,6 +3,7 @@
 #ifndef KLD_STORE_LAYOUT_H
 #define KLD_STORE_LAYOUT_H
 #include "kld/base/buf.h"
+#include "kld/base/ed25519.h"
 #include "kld/base/file.h"
 #include "kld/base/sha256.h"
 #include "kld/store/capture.h"
@@ -24,6 +25,8 @@ typedef struct layout {
     frame_entry *frame;    /* [n] owned */
     size_t n, cap;
     kld_buf heads; /* the heads of all windows, so that they are known without their frames */
+    bool has_signature;
+    kld_signature signature; /* as it stands in the footer */
 } layout;
 void layout_free(layout *l);
 
@@ -44,6 +47,7 @@ KLD_NODISCARD kld_status layout_add(layout *l, const frame_entry *e, const void 
 /* SHA-256 over identity and every frame's digest: the content digest. */
 KLD_NODISCARD kld_status layout_digest(const layout *l, kld_digest *out, kld_err *err);
 
+/* The footer, with the signature if there is one. */
 KLD_NODISCARD kld_status layout_footer_write(const layout *l, kld_buf *out, kld_err *err);
 /* Reads the footer at the end of the file into l->frame and *content, and checks it against
  * itself, the header that was read before, the file's size and info. */

@@ -123,14 +123,16 @@ static void put_sha256(uint8_t *to, const uint8_t *from, size_t n) {
 
 /* Header and footer of a file made to fit their seals again. */
 static void seal_again(uint8_t *p, size_t size) {
-    enum { SHA = KLD_SHA256_BYTES, SKIP = 8 };
+    enum { SHA = KLD_SHA256_BYTES, SKIP = 8, SIGNATURE = 96 };
     if (size < 256) return;
     size_t header = u32_at(p + 4), footer = u32_at(p + size - END);
     if (header >= SHA && header <= size - SKIP)
         put_sha256(p + SKIP + header - SHA, p + SKIP, header - SHA);
     if (footer < 4 + 3 * SHA + END || footer > size) return;
-    uint8_t *seal = p + size - END - SHA;
-    if (header <= size - SKIP) put_sha256(seal - 4 - 2 * SHA, p, SKIP + header);
+    uint8_t *seal = p + size - END - SHA, *count = seal - 4;
+    if (footer >= 4 + 3 * SHA + END + SIGNATURE && u32_at(count - SIGNATURE) == SIGNATURE)
+        count -= SIGNATURE;
+    if (header <= size - SKIP) put_sha256(count - 2 * SHA, p, SKIP + header);
     put_sha256(seal, p + size - footer, footer - END - SHA);
 }
 
@@ -144,6 +146,10 @@ static void as_file(const uint8_t *data, size_t size) {
     kld_err err;
     if (written && kld_capture_open(&c, path, &err) == KLD_OK) {
         kld_status st = kld_capture_verify(c, &err);
+        kld_signature s;
+        if (st == KLD_OK && kld_capture_signature(c, &s) &&
+            kld_capture_check_signature(c, &err) != KLD_OK)
+            abort();
         kld_window_meta meta;
         for (size_t i = 0; st == KLD_OK && i < kld_capture_header(c)->windows; i++)
             st = kld_capture_meta(c, i, &meta, &err);

@@ -8,6 +8,7 @@ CANDIDATE: captured with --ref REFERENCE. --npz: all records of NAME.zst to PREF
 and `draws` entries a row.
 """
 import argparse, hashlib, json, pathlib, struct
+import ed25519
 import numpy as np
 import zstandard
 
@@ -85,8 +86,11 @@ def read_footer(data, ident, identity, header_digest, begin):
         at, rows_all = off + length, rows_all + rows
     need(at == start, "gap before the footer")
     positions, of_header, content, signature = b.ints("Q32s32sI")
-    need(positions == rows_all == ident["positions"] and of_header == header_digest and signature == 0, "footer totals")
+    need(positions == rows_all == ident["positions"] and of_header == header_digest and signature in (0, 96), "footer totals")
     need(content == sha(b"kld capture 1\0", identity, *(f[3] for f in frames)), "content digest")
+    if signature:
+        key, sig = b.ints("32s64s")
+        need(ed25519.verify(key, sig, b"kld capture signature 1\0" + content), "signature")
     sealed = b.data[8: b.at]
     need(b.ints("32sI8s") == (sha(sealed), size, b"KLDEND.1") and b.at == len(b.data), "seal of the footer")
     return frames, content

@@ -222,6 +222,70 @@ static void sha256(void **state) {
     assert_int_equal(kld_digest_parse("ab", &d2, &e), KLD_E_INPUT);
 }
 
+/* Within the kernel, and by reading and writing where it does not copy (into a file that is only
+ * appended to). */
+static void copies(void **state) {
+    enum { BYTES = 9 << 20, PART = BYTES - 12345 };
+    kld_err e = {0};
+    char *from = t_path(*state, "from"), *to = t_path(*state, "to");
+    unsigned char *data = malloc(BYTES);
+    for (size_t i = 0; i < BYTES; i++) data[i] = (unsigned char)(i * i >> 7);
+    assert_int_equal(kld_file_write(from, data, BYTES, &e), KLD_OK);
+    assert_int_equal(chmod(from, 0604), 0);
+    kld_file f;
+    assert_int_equal(kld_file_open(&f, from, &e), KLD_OK);
+    for (int append = 0; append < 2; append++) {
+        kld_writer w;
+        kld_buf got = {0};
+        struct stat sb;
+        assert_int_equal(kld_writer_open(&w, to, &e), KLD_OK);
+        if (append) assert_int_equal(fcntl(w.fd, F_SETFL, O_APPEND), 0);
+        assert_int_equal(kld_writer_copy(&w, &f, PART, &e), KLD_OK);
+        assert_int_equal(kld_writer_add(&w, "end", 3, &e), KLD_OK);
+        assert_int_equal(w.size, PART + 3);
+        assert_int_equal(kld_writer_commit(&w, &e), KLD_OK);
+        assert_int_equal(kld_file_slurp(to, 1 << 24, &got, &e), KLD_OK);
+        assert_int_equal(got.len, PART + 3);
+        assert_memory_equal(got.data, data, PART);
+        assert_memory_equal(got.data + PART, "end", 3);
+        assert_int_equal(stat(to, &sb), 0);
+        assert_int_equal(sb.st_mode & 0777, 0604);
+        kld_buf_free(&got);
+        assert_int_equal(kld_writer_open(&w, to, &e), KLD_OK);
+        assert_int_equal(kld_writer_copy(&w, &f, BYTES + 1, &e), KLD_E_INPUT);
+        kld_writer_abort(&w);
+    }
+    kld_file_close(&f);
+    free(data);
+    free(from);
+    free(to);
+}
+
+static void private_files(void **state) {
+    kld_err e = {0};
+    char *path = t_path(*state, "secret"), *link = t_path(*state, "link");
+    kld_buf got = {0};
+    struct stat sb;
+    assert_int_equal(kld_file_write_private(path, "one", 3, false, &e), KLD_OK);
+    assert_int_equal(stat(path, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    assert_false(kld_file_exposed(path));
+    assert_int_equal(kld_file_write_private(path, "two", 3, false, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "secret: exists already"));
+    assert_int_equal(chmod(path, 0666), 0);
+    assert_true(kld_file_exposed(path));
+    assert_int_equal(kld_file_write_private(path, "three", 5, true, &e), KLD_OK);
+    assert_false(kld_file_exposed(path));
+    assert_int_equal(kld_file_slurp(path, 10, &got, &e), KLD_OK);
+    assert_string_equal((char *)got.data, "three");
+    /* A link that leads nowhere yet is not followed. */
+    assert_int_equal(symlink("elsewhere", link), 0);
+    assert_int_equal(kld_file_write_private(link, "x", 1, false, &e), KLD_E_INPUT);
+    kld_buf_free(&got);
+    free(path);
+    free(link);
+}
+
 static void json_strict(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -310,6 +374,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(not_regular, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(disk_full, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(sha256, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(copies, t_dir_make, t_dir_remove),
+        cmocka_unit_test_setup_teardown(private_files, t_dir_make, t_dir_remove),
         cmocka_unit_test(json_strict),
         cmocka_unit_test(philox),
         cmocka_unit_test(tasks),
