@@ -148,6 +148,17 @@ synth: $(B)/bin/synth ## a checkpoint of SIZE (1b, 8b, 70b) and FORMAT (bf16, nv
 	@mkdir -p $(dir $(OUT))
 	$(B)/bin/synth $(SIZE) $(FORMAT) $(OUT)
 
+$(B)/bin/captures: $(B)/obj/tests/bench/captures.o $(B)/libtest.a $(B)/libkld.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+
+# make bench-compare POSITIONS=500000
+POSITIONS ?= 500000
+.PHONY: bench-compare
+bench-compare: $(B)/bin/captures build/kld ## time and memory of reading and comparing two captures of POSITIONS full lists
+	@[ -f build/captures-$(POSITIONS)/cand.zst ] || $(B)/bin/captures $(POSITIONS) build/captures-$(POSITIONS)
+	tests/bench/compare.sh build/kld build/captures-$(POSITIONS)
+
 # Kernels by themselves are timed where there are any.
 ifeq ($(CUDA),1)
 BENCH_OBJ  := $(patsubst %,$(B)/obj/%.o,tests/bench/kernels logits/cuda/head_kernel logits/cuda/pair_kernel)

@@ -99,6 +99,16 @@ kld_status column_take_f32(columns *c, column_id id, float *v, kld_err *err) {
     return KLD_OK;
 }
 
+kld_status column_run(columns *c, column_id id, size_t n, const uint32_t **v, kld_err *err) {
+    column *k = &c->col[id];
+    *v = NULL;
+    if (n > k->n - k->at)
+        return kld_fail(err, KLD_E_INPUT, "column %d ends after %zu values", (int)id, k->n);
+    if (n > 0) *v = k->v + k->at;
+    k->at += n;
+    return KLD_OK;
+}
+
 kld_status columns_finish(const columns *c, kld_err *err) {
     for (size_t id = 1; id < COL_END; id++)
         if (c->col[id].at != c->col[id].n)
@@ -152,5 +162,59 @@ kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp, 
     }
     double g = grid(fine), step = code & 1 ? -(double)(code >> 1) - 1 : (double)(code >> 1);
     *lp = (steps_of(pred, g) - step) / g + 0.0;
+    return KLD_OK;
+}
+
+/* The n codes that come next when all of them are steps, else NULL: the end of the column, -inf
+ * and wide values are left to lp_take. */
+static const uint32_t *only_steps(const columns *c, column_id id, size_t n) {
+    const column *k = &c->col[id];
+    if (n == 0 || n > k->n - k->at) return NULL;
+    const uint32_t *code = k->v + k->at;
+    uint32_t special = 0;
+    for (size_t i = 0; i < n; i++) special |= code[i] >= CODE_WIDE;
+    return special ? NULL : code;
+}
+
+static int32_t step_of(uint32_t code) { return (int32_t)(code >> 1 ^ (0 - (code & 1))); }
+
+kld_status lp_take_run(columns *c, column_id id, size_t n, const double *pred, int fine, double *lp,
+                       kld_err *err) {
+    /* Adding and taking away 1.5 x 2^52 rounds to whole numbers as nearbyint does, below 2^51. */
+    static const double ROUND = 0x1.8p52, LIMIT = 0x1p51;
+    const uint32_t *code = only_steps(c, id, n);
+    double g = grid(fine), back = 1 / g;
+    int beyond = !code;
+    for (size_t i = 0; code && i < n; i++) {
+        double at = pred ? pred[i] * g : 0;
+        beyond |= !(fabs(at) < LIMIT);
+        lp[i] = ((at + ROUND) - ROUND - (double)step_of(code[i])) * back + 0.0;
+    }
+    if (beyond) {
+        for (size_t i = 0; i < n; i++) TRY(lp_take(c, id, pred ? pred[i] : 0, fine, &lp[i], err));
+        return KLD_OK;
+    }
+    c->col[id].at += n;
+    return KLD_OK;
+}
+
+kld_status lp_take_chain(columns *c, column_id id, size_t n, double pred, int fine, double *lp,
+                         kld_err *err) {
+    const uint32_t *code = only_steps(c, id, n);
+    double g = grid(fine), back = 1 / g, from = steps_of(pred, g);
+    if (!code || !(fabs(from) < 0x1p51)) {
+        for (size_t i = 0; i < n; i++) {
+            TRY(lp_take(c, id, pred, fine, &lp[i], err));
+            pred = lp[i];
+        }
+        return KLD_OK;
+    }
+    /* A list has 4,096 values at most: below 2^53, where doubles hold whole numbers. */
+    int64_t at = (int64_t)from;
+    for (size_t i = 0; i < n; i++) {
+        at -= step_of(code[i]);
+        lp[i] = (double)at * back + 0.0;
+    }
+    c->col[id].at += n;
     return KLD_OK;
 }

@@ -58,6 +58,9 @@ KLD_NODISCARD kld_status columns_read(columns *c, kld_cursor *in, kld_err *err);
 /* The next value of a column that is being read.  Past its end: KLD_E_INPUT, with the id. */
 KLD_NODISCARD kld_status column_take(columns *c, column_id id, uint32_t *v, kld_err *err);
 KLD_NODISCARD kld_status column_take_f32(columns *c, column_id id, float *v, kld_err *err);
+/* The next n values at once, borrowed; NULL when n is 0.  Errors as column_take. */
+KLD_NODISCARD kld_status column_run(columns *c, column_id id, size_t n, const uint32_t **v,
+                                    kld_err *err);
 /* KLD_E_INPUT unless every value of every column was taken. */
 KLD_NODISCARD kld_status columns_finish(const columns *c, kld_err *err);
 
@@ -69,7 +72,16 @@ KLD_NODISCARD kld_status lp_add(columns *c, column_id id, double lp, double pred
 KLD_NODISCARD kld_status lp_take(columns *c, column_id id, double pred, int fine, double *lp,
                                  kld_err *err);
 
+/* n values of one grid at once: what n calls of lp_take give, the same bits and errors.  Each
+ * is a step from its own prediction, pred[n] (NULL: from 0); lp_take_chain predicts the first by
+ * `pred` and every other by the one before it. */
+KLD_NODISCARD kld_status lp_take_run(columns *c, column_id id, size_t n, const double *pred,
+                                     int fine, double *lp, kld_err *err);
+KLD_NODISCARD kld_status lp_take_chain(columns *c, column_id id, size_t n, double pred, int fine,
+                                       double *lp, kld_err *err);
+
+enum { LP_FINE = 8 };
 /* Grid of a list by rank: the eight most probable ids are fine. */
-static inline int lp_fine(size_t rank) { return rank < 8; }
+static inline int lp_fine(size_t rank) { return rank < LP_FINE; }
 
 #endif

@@ -39,37 +39,44 @@ static kld_status take_scalars(columns *c, const kld_capture_info *info, kld_rec
     return KLD_OK;
 }
 
-static kld_status take_id(columns *c, column_id col, const kld_capture_info *info, uint32_t *id,
-                          kld_err *err) {
-    TRY(column_take(c, col, id, err));
-    if (*id >= info->vocab)
-        return kld_fail(err, KLD_E_INPUT, "id %u is outside the vocabulary of %llu", (unsigned)*id,
-                        (unsigned long long)info->vocab);
+/* n ids of the vocabulary. */
+static kld_status take_ids(columns *c, column_id col, const kld_capture_info *info, size_t n,
+                           uint32_t *ids, kld_err *err) {
+    const uint32_t *v;
+    TRY(column_run(c, col, n, &v, err));
+    uint32_t outside = 0;
+    for (size_t i = 0; i < n; i++) {
+        ids[i] = v[i];
+        outside |= v[i] >= info->vocab;
+    }
+    for (size_t i = 0; outside && i < n; i++)
+        if (v[i] >= info->vocab)
+            return kld_fail(err, KLD_E_INPUT, "id %u is outside the vocabulary of %llu",
+                            (unsigned)v[i], (unsigned long long)info->vocab);
     return KLD_OK;
 }
 
-static kld_status take_list(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
-                            kld_err *err) {
-    double pred = 0;
-    for (size_t j = 0; j < out->count[i]; j++) {
-        size_t at = i * out->k_ld + j;
-        TRY(take_id(c, COL_IDS, info, &out->ids[at], err));
-        TRY(lp_take(c, COL_LP, pred, lp_fine(j), &out->lp[at], err));
-        pred = out->lp[at];
-    }
-    return KLD_OK;
+/* n ids and their log-probabilities, each predicted by the one before. */
+static kld_status take_sorted(columns *c, const kld_capture_info *info, size_t n, uint32_t *ids,
+                              double *lp, kld_err *err) {
+    size_t fine = num_min(n, LP_FINE);
+    TRY(take_ids(c, COL_IDS, info, n, ids, err));
+    TRY(lp_take_chain(c, COL_LP, fine, 0, 1, lp, err));
+    if (n == fine) return KLD_OK;
+    return lp_take_chain(c, COL_LP, n - fine, lp[fine - 1], 0, lp + fine, err);
 }
 
 static kld_status take_draws(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
                              kld_err *err) {
-    bool has = row_has_draws(out, i);
+    uint32_t *ids = out->tail_ids + i * out->m;
+    double *lp = out->tail_lp + i * out->m;
+    if (row_has_draws(out, i)) {
+        TRY(take_ids(c, COL_TAIL_IDS, info, out->m, ids, err));
+        return lp_take_run(c, COL_TAIL_LP, out->m, NULL, 0, lp, err);
+    }
     for (size_t j = 0; j < out->m; j++) {
-        size_t at = i * out->m + j;
-        out->tail_ids[at] = UINT32_MAX;
-        out->tail_lp[at] = NAN;
-        if (!has) continue;
-        TRY(take_id(c, COL_TAIL_IDS, info, &out->tail_ids[at], err));
-        TRY(lp_take(c, COL_TAIL_LP, 0, 0, &out->tail_lp[at], err));
+        ids[j] = UINT32_MAX;
+        lp[j] = NAN;
     }
     return KLD_OK;
 }
@@ -77,71 +84,177 @@ static kld_status take_draws(columns *c, const kld_capture_info *info, kld_recor
 static kld_status take_at_reference(columns *c, kld_records *out, size_t i, const kld_records *ref,
                                     kld_err *err) {
     bool finite = out->count[i] > 0, draws = finite && row_has_draws(ref, i);
-    for (size_t j = 0; j < out->ref_ld; j++) {
-        double *lp = &out->ref_lp[i * out->ref_ld + j];
-        *lp = NAN;
-        if (finite && j < ref->count[i])
-            TRY(lp_take(c, COL_REF_LP, ref->lp[i * ref->k_ld + j], lp_fine(j), lp, err));
-    }
-    for (size_t j = 0; j < out->ref_m; j++) {
-        double *lp = &out->ref_tail_lp[i * out->ref_m + j];
-        *lp = NAN;
-        if (draws && j < ref->m)
-            TRY(lp_take(c, COL_REF_TAIL_LP, ref->tail_lp[i * ref->m + j], 0, lp, err));
-    }
+    size_t n = finite ? ref->count[i] : 0, fine = num_min(n, LP_FINE), m = draws ? ref->m : 0;
+    const double *pred = ref->lp + i * ref->k_ld;
+    double *lp = out->ref_lp + i * out->ref_ld, *tail = out->ref_tail_lp + i * out->ref_m;
+    TRY(lp_take_run(c, COL_REF_LP, fine, pred, 1, lp, err));
+    if (n > fine) TRY(lp_take_run(c, COL_REF_LP, n - fine, pred + fine, 0, lp + fine, err));
+    if (m) TRY(lp_take_run(c, COL_REF_TAIL_LP, m, ref->tail_lp + i * ref->m, 0, tail, err));
+    for (size_t j = n; j < out->ref_ld; j++) lp[j] = NAN;
+    for (size_t j = m; j < out->ref_m; j++) tail[j] = NAN;
     return KLD_OK;
 }
 
-/* Own list = the reference's ids with own log-probabilities, and the extras. */
+/* ---- the own list of a candidate ------------------------------------------------------- */
+
+/* Room to put one list in order; all owned, for the longest there can be. */
+typedef struct list_work {
+    uint32_t *ids; /* of the extras */
+    double *lp;    /* alike */
+    entry *list;
+    uint64_t *key, *dealt;
+} list_work;
+
+static kld_status list_work_alloc(list_work *w, size_t n, kld_err *err) {
+    TRY(NEW_ARRAY(&w->ids, n, err));
+    TRY(NEW_ARRAY(&w->lp, n, err));
+    TRY(NEW_ARRAY(&w->list, n, err));
+    TRY(NEW_ARRAY(&w->key, n, err));
+    return NEW_ARRAY(&w->dealt, n, err);
+}
+
+static void list_work_free(list_work *w) {
+    kld_free(w->ids);
+    kld_free(w->lp);
+    kld_free(w->list);
+    kld_free(w->key);
+    kld_free(w->dealt);
+}
+
+/* A value of the fine grid (and so of the coarse one), counted in its steps down from 1 nat, with
+ * the id below it: ascending keys are the order of an own list. */
+static const double KEY_STEPS = 0x1p20;
+
+/* False when some value, wide or -inf, has no key. */
+static bool keys_of(const double *lp, const uint32_t *ids, size_t n, uint64_t *key) {
+    int beyond = 0;
+    for (size_t j = 0; j < n; j++) {
+        double down = (1 - lp[j]) * KEY_STEPS;
+        bool fits = down >= 0 && down < 0x1p31;
+        uint32_t steps = fits ? (uint32_t)(int32_t)down : 0;
+        beyond |= !fits || 1 - (double)steps / KEY_STEPS != lp[j];
+        key[j] = (uint64_t)steps << 32 | ids[j];
+    }
+    return !beyond;
+}
+
+static double lp_of_key(uint64_t key) { return 1 - (double)(key >> 32) / KEY_STEPS; }
+
+static int by_key(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Ascending.  Keys are dealt to buckets by size, which leaves little for insertion to do, unless
+ * most are alike. */
+static void sort_keys(uint64_t *key, uint64_t *dealt, size_t n) {
+    enum { BUCKETS = 1024, MOVES = 64 };
+    uint32_t start[BUCKETS + 1] = {0};
+    uint64_t low = UINT32_MAX, high = 0;
+    for (size_t j = 0; j < n; j++) {
+        low = num_min(low, key[j] >> 32);
+        high = num_max(high, key[j] >> 32);
+    }
+    uint64_t scale = n ? ((uint64_t)BUCKETS << 32) / (high - low + 1) : 0;
+    for (size_t j = 0; j < n; j++) start[1 + (((key[j] >> 32) - low) * scale >> 32)]++;
+    for (size_t b = 1; b < BUCKETS; b++) start[b] += start[b - 1];
+    for (size_t j = 0; j < n; j++) dealt[start[((key[j] >> 32) - low) * scale >> 32]++] = key[j];
+    size_t moves = 0;
+    for (size_t j = 0; j < n && moves <= MOVES * n; j++) {
+        size_t at = j;
+        for (; at > 0 && key[at - 1] > dealt[j]; at--) key[at] = key[at - 1];
+        key[at] = dealt[j];
+        moves += j - at;
+    }
+    if (moves <= MOVES * n) return;
+    memcpy(key, dealt, n * sizeof *key);
+    qsort(key, n, sizeof *key, by_key);
+}
+
+/* The reference's ids with own log-probabilities, and the extras, in order into w->list. */
+static void merge_list(list_work *w, const double *lp, const uint32_t *ids, size_t known,
+                       size_t extra) {
+    size_t n = known + extra;
+    if (keys_of(lp, ids, known, w->key) && keys_of(w->lp, w->ids, extra, w->key + known)) {
+        sort_keys(w->key, w->dealt, n);
+        for (size_t j = 0; j < n; j++)
+            w->list[j] = (entry){lp_of_key(w->key[j]), (uint32_t)w->key[j]};
+        return;
+    }
+    for (size_t j = 0; j < known; j++) w->list[j] = (entry){lp[j], ids[j]};
+    for (size_t j = 0; j < extra; j++) w->list[known + j] = (entry){w->lp[j], w->ids[j]};
+    if (n > 1) qsort(w->list, n, sizeof *w->list, by_probability);
+}
+
 static kld_status rebuild_list(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
-                               const kld_records *ref, entry *scratch, kld_err *err) {
+                               const kld_records *ref, list_work *w, kld_err *err) {
     uint32_t extra, top1;
     TRY(column_take(c, COL_EXTRA, &extra, err));
     TRY(column_take(c, COL_TOP1, &top1, err));
     if (extra > out->count[i])
         return kld_fail(err, KLD_E_INPUT, "row %zu: %u extra ids in a list of %u", i,
                         (unsigned)extra, (unsigned)out->count[i]);
-    size_t n = 0;
-    double pred = 0;
-    for (size_t j = 0; out->count[i] > 0 && j < ref->count[i]; j++) {
-        scratch[n++] = (entry){out->ref_lp[i * out->ref_ld + j], ref->ids[i * ref->k_ld + j]};
-    }
-    for (size_t j = 0; j < extra; j++) {
-        TRY(take_id(c, COL_IDS, info, &scratch[n].id, err));
-        TRY(lp_take(c, COL_LP, pred, lp_fine(j), &scratch[n].lp, err));
-        pred = scratch[n++].lp;
-    }
+    size_t known = out->count[i] > 0 ? ref->count[i] : 0, n = known + extra;
+    TRY(take_sorted(c, info, extra, w->ids, w->lp, err));
     if (n < out->count[i])
         return kld_fail(err, KLD_E_INPUT, "row %zu: a list of %u ids, only %zu are known", i,
                         (unsigned)out->count[i], n);
-    if (n > 1) qsort(scratch, n, sizeof *scratch, by_probability);
+    merge_list(w, out->ref_lp + i * out->ref_ld, ref->ids + i * ref->k_ld, known, extra);
+    entry *list = w->list;
     /* Rounding can swap near-ties; the most probable id is stored outright. */
-    for (size_t j = 1; j < n; j++)
-        if (scratch[j].id == top1) {
-            entry first = scratch[j];
-            memmove(scratch + 1, scratch, j * sizeof *scratch);
-            scratch[0] = first;
+    for (size_t j = 0; j < n; j++)
+        if (list[j].id == top1) {
+            entry first = list[j];
+            memmove(list + 1, list, j * sizeof *list);
+            list[0] = first;
             break;
         }
-    if (out->count[i] > 0 && scratch[0].id != top1)
+    if (out->count[i] > 0 && list[0].id != top1)
         return kld_fail(err, KLD_E_INPUT, "row %zu: its most probable id %u is not in its list", i,
                         (unsigned)top1);
     for (size_t j = 0; j < out->count[i]; j++) {
-        out->ids[i * out->k_ld + j] = scratch[j].id;
-        out->lp[i * out->k_ld + j] = scratch[j].lp;
+        out->ids[i * out->k_ld + j] = list[j].id;
+        out->lp[i * out->k_ld + j] = list[j].lp;
     }
     return KLD_OK;
 }
 
-/* Sum of n probabilities; above 2 when one of them is impossible. */
+/* ---- what a row can be ------------------------------------------------------------------ */
+
+/* e^x for x of at most 1e-3, to 1e-5 of it, in a form that compilers make vectors of: 2^whole
+ * times the Taylor series of 2^rest, |rest| <= 1/2. */
+static inline float rough_exp(double x) {
+    static const float ROUND = 0x1.8p23f; /* added and taken away, it rounds to whole numbers */
+    float t = (float)(x * 1.4426950408889634), scale;
+    t = t > -126 ? t : -126;
+    t = t < 1 ? t : 1;
+    float shifted = t + ROUND, y = (t - (shifted - ROUND)) * 0.69314718f;
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale * (1 + y * (1 + y * (0.5f + y * (1 / 6.f + y * (1 / 24.f + y * (1 / 120.f))))));
+}
+
+/* Sum of n probabilities; infinite when one of them is impossible. */
 static double mass_of(const double *lp, size_t n) {
+    enum { LANES = 8 };
     static const double ROUNDING = 1e-3;
-    double sum = 0;
-    for (size_t j = 0; j < n; j++) {
-        if (!(lp[j] <= ROUNDING)) return INFINITY;
-        sum += exp(lp[j]);
+    float sum[LANES] = {0};
+    int impossible = 0;
+    size_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (size_t l = 0; l < LANES; l++) {
+            impossible |= !(lp[j + l] <= ROUNDING);
+            sum[l] += rough_exp(lp[j + l]);
+        }
+    for (; j < n; j++) {
+        impossible |= !(lp[j] <= ROUNDING);
+        sum[0] += rough_exp(lp[j]);
     }
-    return sum;
+    double all = 0;
+    for (size_t l = 0; l < LANES; l++) all += (double)sum[l];
+    return impossible ? INFINITY : all;
 }
 
 const char *frame_row_fault(const kld_records *r, size_t i, const kld_records *ref) {
@@ -168,13 +281,15 @@ static kld_status check_row(const kld_records *r, size_t i, const kld_records *r
 }
 
 static kld_status take_row(columns *c, const kld_capture_info *info, kld_records *out, size_t i,
-                           const kld_records *ref, entry *scratch, kld_err *err) {
+                           const kld_records *ref, list_work *w, kld_err *err) {
     TRY(take_scalars(c, info, out, i, err));
-    if (!ref) TRY(take_list(c, info, out, i, err));
+    if (!ref)
+        TRY(take_sorted(c, info, out->count[i], out->ids + i * out->k_ld, out->lp + i * out->k_ld,
+                        err));
     TRY(take_draws(c, info, out, i, err));
     if (ref) {
         TRY(take_at_reference(c, out, i, ref, err));
-        TRY(rebuild_list(c, info, out, i, ref, scratch, err));
+        TRY(rebuild_list(c, info, out, i, ref, w, err));
     }
     return check_row(out, i, ref, err);
 }
@@ -217,7 +332,7 @@ static kld_status take_routes(columns *c, const kld_capture_info *info, uint64_t
 kld_status frame_records(const kld_capture_info *info, const kld_buf *text, const kld_records *ref,
                          kld_records *out, kld_err *err) {
     columns c = {0};
-    entry *scratch = NULL;
+    list_work w = {0};
     memset(out, 0, sizeof *out);
     window_head head;
     kld_digest bound;
@@ -252,13 +367,13 @@ kld_status frame_records(const kld_capture_info *info, const kld_buf *text, cons
     TRY_TO(done, kld_records_alloc(out, head.rows, k_ld, info->tail_samples, ref ? ref->k_ld : 0,
                                    ref ? ref->m : 0, err));
     out->first = head.meta.score_from;
-    if (ref) TRY_TO(done, NEW_ARRAY(&scratch, ref->k_ld + info->top_k, err));
-    for (size_t i = 0; i < out->n; i++) TRY_TO(done, take_row(&c, info, out, i, ref, scratch, err));
+    if (ref) TRY_TO(done, list_work_alloc(&w, ref->k_ld + info->top_k, err));
+    for (size_t i = 0; i < out->n; i++) TRY_TO(done, take_row(&c, info, out, i, ref, &w, err));
     TRY_TO(done, take_routes(&c, info, head.meta.tokens, out, err));
     TRY_TO(done, columns_finish(&c, err));
 done:
     columns_free(&c);
-    kld_free(scratch);
+    list_work_free(&w);
     if (st != KLD_OK) kld_records_free(out);
     return st;
 }

@@ -1,5 +1,7 @@
 #include "kld/store/head.h"
 
+#include "kld/base/mem.h"
+
 #include <string.h>
 
 /* Position t is scored when t >= score_from and a token follows it. */
@@ -70,33 +72,41 @@ kld_status head_read(kld_cursor *c, kld_arena *arena, window_head *h, kld_err *e
     return check_rows(h, err);
 }
 
-static kld_status add_pairs(kld_buf *b, const uint32_t *ids, const double *lp, size_t n,
-                            kld_err *err) {
+/* Little-endian, to p; the compiler makes one store of it. */
+static unsigned char *put_u32(unsigned char *p, uint32_t v) {
+    for (size_t b = 0; b < 4; b++) p[b] = (unsigned char)(v >> 8 * b);
+    return p + 4;
+}
+
+static unsigned char *put_pairs(unsigned char *p, const uint32_t *ids, const double *lp, size_t n) {
     for (size_t j = 0; j < n; j++) {
-        TRY(kld_buf_u32(b, ids[j], err));
-        TRY(kld_buf_f64(b, lp[j], err));
+        uint64_t bits;
+        memcpy(&bits, &lp[j], sizeof bits);
+        p = put_u32(p, ids[j]);
+        p = put_u32(p, (uint32_t)bits);
+        p = put_u32(p, (uint32_t)(bits >> 32));
     }
-    return KLD_OK;
+    return p;
 }
 
 kld_status records_digest(const kld_records *r, kld_digest *out, kld_err *err) {
-    kld_buf b = {0};
+    unsigned char *row = NULL;
     kld_sha256 s = {0};
     kld_status st;
+    TRY_TO(done, kld_calloc((void **)&row, 12 * (r->k_ld + r->m + 1), 1, err));
     TRY_TO(done, kld_sha256_begin(&s, err));
     for (size_t i = 0; i < r->n; i++) {
         uint32_t draws = row_has_draws(r, i) ? (uint32_t)r->m : 0;
-        kld_buf_clear(&b);
-        TRY_TO(done, kld_buf_u32(&b, r->count[i], err));
-        TRY_TO(done, kld_buf_u32(&b, draws, err));
-        TRY_TO(done, kld_buf_u32(&b, r->label[i], err));
-        TRY_TO(done, add_pairs(&b, r->ids + i * r->k_ld, r->lp + i * r->k_ld, r->count[i], err));
-        TRY_TO(done, add_pairs(&b, r->tail_ids + i * r->m, r->tail_lp + i * r->m, draws, err));
-        TRY_TO(done, kld_sha256_add(&s, b.data, b.len, err));
+        unsigned char *p = put_u32(row, r->count[i]);
+        p = put_u32(p, draws);
+        p = put_u32(p, r->label[i]);
+        p = put_pairs(p, r->ids + i * r->k_ld, r->lp + i * r->k_ld, r->count[i]);
+        p = put_pairs(p, r->tail_ids + i * r->m, r->tail_lp + i * r->m, draws);
+        TRY_TO(done, kld_sha256_add(&s, row, (size_t)(p - row), err));
     }
     TRY_TO(done, kld_sha256_end(&s, out, err));
 done:
     kld_sha256_drop(&s);
-    kld_buf_free(&b);
+    kld_free(row);
     return st;
 }
