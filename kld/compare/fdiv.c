@@ -19,7 +19,6 @@ struct draw {
 };
 
 struct fdiv {
-    double (*term)(const struct cell *);      /* p g(q/p), p > 0 */
     double (*remainder)(const struct draw *); /* Bregman remainder of g at r_0 */
     double (*slope)(double r);                /* g'(r) */
     double (*intercept)(double r);            /* g(r) - r g'(r) */
@@ -70,14 +69,32 @@ static double tv_slope(double r) { return r > 1 ? 0.5 : r < 1 ? -0.5 : 0; }
 static double tv_intercept(double r) { return -tv_slope(r); }
 
 static const struct fdiv FDIV[KLD_DIV_KINDS] = {
-    [KLD_DIV_KL] = {kl_term, kl_remainder, kl_slope, kl_intercept, 1},
-    [KLD_DIV_REVERSE] = {reverse_term, reverse_remainder, reverse_slope, reverse_intercept,
-                         INFINITY},
-    [KLD_DIV_JS] = {js_term, js_remainder, js_slope, js_intercept, 0.5 * 0.69314718055994530942},
-    [KLD_DIV_TV] = {tv_term, tv_remainder, tv_slope, tv_intercept, 0.5},
+    [KLD_DIV_KL] = {kl_remainder, kl_slope, kl_intercept, 1},
+    [KLD_DIV_REVERSE] = {reverse_remainder, reverse_slope, reverse_intercept, INFINITY},
+    [KLD_DIV_JS] = {js_remainder, js_slope, js_intercept, 0.5 * 0.69314718055994530942},
+    [KLD_DIV_TV] = {tv_remainder, tv_slope, tv_intercept, 0.5},
 };
 
-static void add_cell(double p, double q, double d, kld_divergence out[KLD_DIV_KINDS]) {
+static double at_least_0(double v) { return v > 0 ? v : 0; }
+
+/* e and l of d, from or into what is remembered. */
+static void find_ratio(double d, kld_ratio *ratios, struct cell *c) {
+    double place = d * 0x1p13;
+    kld_ratio *r = NULL;
+    if (ratios && fabs(place) < KLD_RATIOS / 2 && (double)(int32_t)place == place)
+        r = &ratios[(int32_t)place + KLD_RATIOS / 2];
+    if (r && r->e != 0) {
+        c->e = r->e;
+        c->l = r->l;
+        return;
+    }
+    c->e = expm1(d);
+    c->l = log1p(0.5 * c->e);
+    if (r) *r = (kld_ratio){c->e, c->l};
+}
+
+static void add_cell(double p, double q, double d, kld_ratio *ratios,
+                     kld_divergence out[KLD_DIV_KINDS]) {
     if (p == 0) {
         if (q > 0)
             for (int k = 0; k < KLD_DIV_KINDS; k++) out[k].bound += q * FDIV[k].at_infinity;
@@ -85,12 +102,12 @@ static void add_cell(double p, double q, double d, kld_divergence out[KLD_DIV_KI
     }
     if (d == 0) return;
     struct cell c = {.p = p, .q = q, .d = d, .wide = d > WIDE};
-    if (!c.wide) {
-        c.e = expm1(d);
-        c.l = log1p(0.5 * c.e);
-    }
+    if (!c.wide) find_ratio(d, ratios, &c);
     /* Each term is >= 0 by convexity; rounding may leave it a hair below. */
-    for (int k = 0; k < KLD_DIV_KINDS; k++) out[k].bound += fmax(0, FDIV[k].term(&c));
+    out[KLD_DIV_KL].bound += at_least_0(kl_term(&c));
+    out[KLD_DIV_REVERSE].bound += at_least_0(reverse_term(&c));
+    out[KLD_DIV_JS].bound += at_least_0(js_term(&c));
+    out[KLD_DIV_TV].bound += at_least_0(tv_term(&c));
 }
 
 /* The rest of a position: extras that would take more than cap, and what is left. */
@@ -112,7 +129,7 @@ static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS
     }
     r.q = fmax(r.q, fmin(KLD_MASS_EPS, r.p));
     r.r0 = r.q / r.p;
-    add_cell(r.p, r.q, r.p == r.q ? 0 : log(r.q / r.p), out);
+    add_cell(r.p, r.q, r.p == r.q ? 0 : log(r.q / r.p), NULL, out);
     if (r.capped == 0) return r;
     double ln_cap = log(c->cap);
     r.ln_guess = ln_cap - LN2;
@@ -120,7 +137,7 @@ static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS
         double q = exp(c->extra_lq[i]);
         double t = exp(c->extra_lq[i] - r.ln_guess);
         kld_divergence lump[KLD_DIV_KINDS] = {0};
-        add_cell(c->cap, q, c->extra_lq[i] - ln_cap, lump);
+        add_cell(c->cap, q, c->extra_lq[i] - ln_cap, NULL, lump);
         for (int k = 0; k < KLD_DIV_KINDS; k++) {
             out[k].bound += lump[k].bound;
             r.known[k] += q * FDIV[k].slope(t) - lump[k].bound + c->cap * FDIV[k].intercept(r.r0);
@@ -170,11 +187,10 @@ static void sample(const kld_cells *c, const struct rest *r, kld_divergence out[
     }
 }
 
-double kld_rest_mass(size_t n, const double *lp, const double *lq, double rest_p) {
+double kld_rest_mass(size_t n, const double *p, const double *q, double rest_p) {
     double sum = 0, lost = 0; /* Neumaier: the differences cancel */
     for (size_t i = 0; i < n; i++) {
-        if (lp[i] == lq[i]) continue;
-        double x = exp(lp[i]) - exp(lq[i]), s = sum + x;
+        double x = p[i] - q[i], s = sum + x;
         lost += fabs(sum) >= fabs(x) ? (sum - s) + x : (x - s) + sum;
         sum = s;
     }
@@ -185,12 +201,12 @@ void kld_divergences(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS]) {
     for (int k = 0; k < KLD_DIV_KINDS; k++) out[k] = (kld_divergence){0};
     for (size_t i = 0; i < c->n; i++) {
         double d = c->lp[i] == c->lq[i] ? 0 : c->lq[i] - c->lp[i];
-        add_cell(exp(c->lp[i]), exp(c->lq[i]), d, out);
+        add_cell(c->p[i], c->q[i], d, c->ratios, out);
     }
     double rp = c->rest_p, rq = c->rest_q;
     struct rest rest = {0};
     if (rp > 0) rest = add_rest(c, out);
-    else if (rq > KLD_MASS_EPS) add_cell(0, rq, INFINITY, out);
+    else if (rq > KLD_MASS_EPS) add_cell(0, rq, INFINITY, NULL, out);
     if (rp >= KLD_MASS_NONE) {
         sample(c, &rest, out);
         return;

@@ -29,11 +29,21 @@ typedef enum kld_div_kind {
 /* A reference tail this light cannot change a result that anyone prints. */
 #define KLD_MASS_NONE 1e-12
 
+/* e^d - 1 and ln((1 + e^d)/2), remembered for differences d that are multiples of 2^-13 and below 2
+ * in size: those of stored log-probabilities, of which most are equal to one met before. */
+typedef struct kld_ratio {
+    double e, l; /* e = 0: not yet known */
+} kld_ratio;
+enum { KLD_RATIOS = 1 << 15 };
+
 /* What is known about one position.  Arrays are borrowed; natural logs; -inf is probability 0,
  * NaN is not allowed except in draws. */
 typedef struct kld_cells {
     size_t n; /* tokens whose probability is known on both sides */
     const double *lp, *lq;
+    const double *p, *q; /* [n] exp of lp and lq */
+    kld_ratio *ratios;   /* [KLD_RATIOS] zeroed at first, kept from one position to the next by one
+                            thread; NULL = none.  The values are the same with and without */
     double rest_p, rest_q; /* mass of everything else; both 0 when the n tokens are the whole
                               vocabulary.  rest_q may be below 0 by rounding */
     /* Tokens of the rest that only the candidate lists. */
@@ -57,9 +67,9 @@ typedef struct kld_divergence {
     bool exact;      /* estimate is the truth up to rounding */
 } kld_divergence;
 
-/* rest_q of a candidate that was asked for its log-probabilities at the reference's n tokens:
+/* rest_q of a candidate that was asked for its probabilities at the reference's n tokens:
  * rest_p + sum(p - q).  It equals 1 - sum q, but is exactly rest_p when the two agree. */
-double kld_rest_mass(size_t n, const double *lp, const double *lq, double rest_p);
+double kld_rest_mass(size_t n, const double *p, const double *q, double rest_p);
 
 /* All four divergences at one position.
  *  bound     the smallest sum of p g(q/p) over all p that fit: the cells, then the rest.  For

@@ -10,7 +10,7 @@
 kld_status kld_match_alloc(kld_match *m, size_t max, kld_err *err) {
     *m = (kld_match){.max = max};
     size_t cap = 16;
-    while (cap < 2 * max) cap *= 2;
+    while (cap < 4 * max) cap *= 2; /* mostly empty: tokens seldom meet */
     m->mask = cap - 1;
     kld_status st = NEW_ARRAY(&m->to_ref, num_max(max, 1), err);
     if (st == KLD_OK) st = NEW_ARRAY(&m->to_cand, num_max(max, 1), err);
@@ -65,15 +65,15 @@ double kld_topk_overlap(const kld_match *m, const kld_list *ref, const kld_list 
 size_t kld_nucleus_size(const kld_list *l, double p) {
     double sum = 0;
     for (size_t i = 0; i < l->n; i++) {
-        sum += exp(l->lp[i]);
+        sum += l->p[i];
         if (sum >= p - 1e-9) return i + 1;
     }
     return l->complete ? l->n : 0;
 }
 
-static double mass(const double *lp, size_t n) {
+static double mass(const double *p, size_t n) {
     double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += exp(lp[i]);
+    for (size_t i = 0; i < n; i++) sum += p[i];
     return sum;
 }
 
@@ -83,11 +83,10 @@ static void mass_between(const uint32_t *to_other, size_t n, const kld_list *oth
     size_t unknown = 0;
     for (size_t i = 0; i < n; i++) {
         if (to_other[i] == KLD_NO_MATCH) unknown++;
-        else known += exp(other->lp[to_other[i]]);
+        else known += other->p[to_other[i]];
     }
     out[0] = out[1] = known;
-    if (unknown && other->n)
-        out[1] += fmin(other->tail, (double)unknown * exp(other->lp[other->n - 1]));
+    if (unknown && other->n) out[1] += fmin(other->tail, (double)unknown * other->p[other->n - 1]);
 }
 
 kld_nucleus kld_nucleus_compare(const kld_match *m, const kld_list *ref, const kld_list *cand,
@@ -97,18 +96,18 @@ kld_nucleus kld_nucleus_compare(const kld_match *m, const kld_list *ref, const k
     size_t np = kld_nucleus_size(ref, p), nq = kld_nucleus_size(cand, p);
     if (np == 0 || nq == 0) return r;
     r.decided = true;
-    double zp = mass(ref->lp, np), zq = mass(cand->lp, nq), sum = 0;
+    double zp = mass(ref->p, np), zq = mass(cand->p, nq), sum = 0;
     size_t both = 0;
     for (size_t j = 0; j < nq; j++) {
-        double q = exp(cand->lp[j]) / zq, pr = 0;
+        double q = cand->p[j] / zq, pr = 0;
         if (m->to_ref[j] < np) {
             both++;
-            pr = exp(ref->lp[m->to_ref[j]]) / zp;
+            pr = ref->p[m->to_ref[j]] / zp;
         }
         sum += fabs(q - pr);
     }
     for (size_t i = 0; i < np; i++)
-        if (m->to_cand[i] >= nq) sum += exp(ref->lp[i]) / zp;
+        if (m->to_cand[i] >= nq) sum += ref->p[i] / zp;
     r.tv = 0.5 * sum;
     r.jaccard = (double)both / (double)(np + nq - both);
     if (q_at_ref) r.on_reference[0] = r.on_reference[1] = mass(q_at_ref, np);

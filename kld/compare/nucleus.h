@@ -13,9 +13,9 @@ KLD_EXTERN_C_BEGIN
 typedef struct kld_list {
     size_t n;
     const uint32_t *ids;
-    const double *lp;
-    double tail;   /* mass of the tokens not listed */
-    bool complete; /* the list is the whole vocabulary */
+    const double *lp, *p; /* p = exp(lp); p may be NULL where only ids are compared */
+    double tail;          /* mass of the tokens not listed */
+    bool complete;        /* the list is the whole vocabulary */
 } kld_list;
 
 /* Where the tokens of two lists are in each other. */
@@ -56,7 +56,7 @@ typedef struct kld_nucleus {
                                that of the last token listed, and all of them at most tail */
 } kld_nucleus;
 
-/* q_at_ref: the candidate's log-probabilities at the reference's list, or NULL.
+/* q_at_ref: the candidate's probabilities at the reference's list, or NULL.
  * kld_match_lists was called with the same lists. */
 kld_nucleus kld_nucleus_compare(const kld_match *m, const kld_list *ref, const kld_list *cand,
                                 const double *q_at_ref, double p);

@@ -17,7 +17,11 @@ struct work {
     const kld_position_options *opt;
     kld_match match;
     struct ordered ref_list, cand_list;
-    double *lp, *lq;      /* owned [min of the list lengths]: tokens known on both sides */
+    double *lp, *lq; /* owned [min of the list lengths]: tokens known on both sides */
+    double *p, *q;   /* owned, alike: their probabilities */
+    double *ref_p, *ref_q,
+        *cand_p;          /* owned: of the lists, and the candidate's at the reference's */
+    kld_ratio *ratios;    /* owned [KLD_RATIOS] */
     double *extra_lq;     /* owned [cand->k_ld]: tokens that only the candidate lists */
     uint32_t *extra_ids;  /* owned [cand->k_ld] */
     uint32_t *draw_extra; /* owned [ref->m] */
@@ -108,13 +112,27 @@ static void add_extras(struct work *w, size_t i, const kld_list *ref, const kld_
     c->draw_extra = w->draw_extra;
 }
 
+/* Probabilities of both lists and, with lq, at the reference's.  The candidate's own are mostly
+ * those at the reference's in another order. */
+static void find_probabilities(struct work *w, kld_list *ref, kld_list *cand, const double *lq) {
+    for (size_t j = 0; j < ref->n; j++) w->ref_p[j] = exp(ref->lp[j]);
+    for (size_t j = 0; lq && j < ref->n; j++) w->ref_q[j] = exp(lq[j]);
+    for (size_t j = 0; j < cand->n; j++) {
+        uint32_t at = w->match.to_ref[j];
+        bool same = lq && at != KLD_NO_MATCH && lq[at] == cand->lp[j];
+        w->cand_p[j] = same ? w->ref_q[at] : exp(cand->lp[j]);
+    }
+    ref->p = w->ref_p;
+    cand->p = w->cand_p;
+}
+
 /* The candidate answered at every id of the reference's list and at its draws. */
 static void cells_at_reference(const struct work *w, size_t i, const kld_list *ref,
                                const double *lq, kld_cells *c) {
-    *c = (kld_cells){.n = ref->n, .lp = ref->lp, .lq = lq};
+    *c = (kld_cells){.n = ref->n, .lp = ref->lp, .lq = lq, .p = ref->p, .q = w->ref_q};
     if (ref->complete) return;
     c->rest_p = ref->tail;
-    c->rest_q = kld_rest_mass(ref->n, ref->lp, lq, ref->tail);
+    c->rest_q = kld_rest_mass(ref->n, ref->p, w->ref_q, ref->tail);
     c->draw_lq = at_draws(w, i);
     if (!c->draw_lq) return;
     c->draw_lp = w->ref->tail_lp + i * w->ref->m;
@@ -123,27 +141,29 @@ static void cells_at_reference(const struct work *w, size_t i, const kld_list *r
 
 /* Two lists captured apart: what is in both, and one lump. */
 static void cells_in_both(struct work *w, const kld_list *ref, const kld_list *cand, kld_cells *c) {
-    *c = (kld_cells){.lp = w->lp, .lq = w->lq};
+    *c = (kld_cells){.lp = w->lp, .lq = w->lq, .p = w->p, .q = w->q};
     c->rest_p = ref->complete ? 0 : ref->tail;
     c->rest_q = cand->complete ? 0 : cand->tail;
     for (size_t j = 0; j < ref->n; j++) {
         uint32_t at = w->match.to_cand[j];
         if (at == KLD_NO_MATCH) {
-            c->rest_p += exp(ref->lp[j]);
+            c->rest_p += ref->p[j];
             continue;
         }
         w->lp[c->n] = ref->lp[j];
-        w->lq[c->n++] = cand->lp[at];
+        w->lq[c->n] = cand->lp[at];
+        w->p[c->n] = ref->p[j];
+        w->q[c->n++] = cand->p[at];
     }
     for (size_t j = 0; j < cand->n; j++)
-        if (w->match.to_ref[j] == KLD_NO_MATCH) c->rest_q += exp(cand->lp[j]);
+        if (w->match.to_ref[j] == KLD_NO_MATCH) c->rest_q += cand->p[j];
 }
 
 static void fill_agreement(const struct work *w, const kld_list *ref, const kld_list *cand,
                            const double *lq, kld_position *o) {
     o->v[KLD_COL_TOP1] = ref->ids[0] == cand->ids[0];
     o->v[KLD_COL_TOPK] = kld_topk_overlap(&w->match, ref, cand, w->opt->overlap_k);
-    kld_nucleus nu = kld_nucleus_compare(&w->match, ref, cand, lq, w->opt->top_p);
+    kld_nucleus nu = kld_nucleus_compare(&w->match, ref, cand, lq ? w->ref_q : NULL, w->opt->top_p);
     o->v[KLD_COL_JACCARD] = nu.jaccard;
     o->v[KLD_COL_NUCLEUS_TV] = nu.tv;
     o->v[KLD_COL_ON_REF_LO] = nu.on_reference[0];
@@ -183,9 +203,11 @@ static void compare_row(struct work *w, size_t i, kld_position *o) {
     put_in_order(&w->ref_list, &ref, &lq);
     put_in_order(&w->cand_list, &cand, &no_lq);
     kld_match_lists(&w->match, &ref, &cand);
+    find_probabilities(w, &ref, &cand, lq);
     kld_cells cells;
     if (lq) cells_at_reference(w, i, &ref, lq, &cells);
     else cells_in_both(w, &ref, &cand, &cells);
+    cells.ratios = w->ratios;
     if (cells.rest_p > 0) add_extras(w, i, &ref, &cand, &cells);
     kld_divergence d[KLD_DIV_KINDS];
     kld_divergences(&cells, d);
@@ -196,7 +218,7 @@ static void compare_row(struct work *w, size_t i, kld_position *o) {
         o->exact |= (unsigned)d[k].exact << k;
     }
     o->v[KLD_COL_TAIL] = cells.rest_p;
-    o->confidence = exp(ref.lp[0]);
+    o->confidence = ref.p[0];
     o->top_ref = ref.ids[0];
     o->top_cand = cand.ids[0];
     fill_agreement(w, &ref, &cand, lq, o);
@@ -235,6 +257,12 @@ kld_status kld_positions_compare(const kld_records *ref, const kld_records *cand
     if (st == KLD_OK) st = ordered_alloc(&w.cand_list, cand->k_ld, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lp, both, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.lq, both, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.p, both, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.q, both, err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.ref_p, num_max(ref->k_ld, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.ref_q, num_max(ref->k_ld, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.cand_p, num_max(cand->k_ld, 1), err);
+    if (st == KLD_OK) st = NEW_ARRAY(&w.ratios, KLD_RATIOS, err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.extra_lq, num_max(cand->k_ld, 1), err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.extra_ids, num_max(cand->k_ld, 1), err);
     if (st == KLD_OK) st = NEW_ARRAY(&w.draw_extra, num_max(ref->m, 1), err);
@@ -243,6 +271,12 @@ kld_status kld_positions_compare(const kld_records *ref, const kld_records *cand
     kld_free(w.draw_extra);
     kld_free(w.extra_ids);
     kld_free(w.extra_lq);
+    kld_free(w.ratios);
+    kld_free(w.cand_p);
+    kld_free(w.ref_q);
+    kld_free(w.ref_p);
+    kld_free(w.q);
+    kld_free(w.p);
     kld_free(w.lq);
     kld_free(w.lp);
     ordered_free(&w.cand_list);
