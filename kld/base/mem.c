@@ -2,6 +2,7 @@
 
 #include "kld/base/num.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +67,12 @@ kld_status kld_realloc(void **ptr, size_t count, size_t size, kld_err *err) {
 }
 
 void kld_free(void *ptr) { free(ptr); }
+
+void kld_mem_keep(void) {
+    /* A refusal costs time only. */
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 256 << 20);
+}
 
 kld_status kld_strndup(char **out, const char *s, size_t n, kld_err *err) {
     size_t bytes;

@@ -22,6 +22,11 @@ KLD_NODISCARD kld_status kld_realloc(void **ptr, size_t count, size_t size, kld_
 /* Release; NULL is allowed. */
 void kld_free(void *ptr);
 
+/* From now on, blocks of up to 32 MiB that are released stay with the program: for work that asks
+ * for the same large blocks again and again, whose pages the system would otherwise take back and
+ * clear each time. */
+void kld_mem_keep(void);
+
 /* Owned copy of a string of n bytes, NUL-terminated. */
 KLD_NODISCARD kld_status kld_strndup(char **out, const char *s, size_t n, kld_err *err);
 KLD_NODISCARD kld_status kld_strdup(char **out, const char *s, kld_err *err);

@@ -245,6 +245,7 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
                            const kld_compare_options *opt, json_t **out, kld_err *err) {
     *out = NULL;
     TRY(kld_compare_check(opt, n_cands, err));
+    kld_mem_keep();
     struct run r = {.opt = opt, .n_cands = n_cands};
     kld_report_side ref;
     kld_status st;

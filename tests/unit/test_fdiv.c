@@ -7,6 +7,8 @@
 
 #define NEAR(a, b, tol) assert_true(fabs((a) - (b)) <= (tol))
 
+enum { MOST = 4096 };
+
 static double truth(int kind, const double *p, const double *q, size_t n) {
     double s = 0;
     for (size_t i = 0; i < n; i++) {
@@ -25,6 +27,52 @@ static void logs(const double *p, double *lp, size_t n) {
     for (size_t i = 0; i < n; i++) lp[i] = log(p[i]);
 }
 
+static void exps(const double *lp, double *p, size_t n) {
+    assert_true(n <= MOST);
+    for (size_t i = 0; i < n; i++) p[i] = exp(lp[i]);
+}
+
+static double rest_mass(size_t n, const double *lp, const double *lq, double rest_p) {
+    double p[MOST], q[MOST];
+    exps(lp, p, n);
+    exps(lq, q, n);
+    return kld_rest_mass(n, p, q, rest_p);
+}
+
+/* With what is remembered and without, from scratch and from what was met: the same bits. */
+static void divergences(const kld_cells *c, kld_divergence d[KLD_DIV_KINDS]) {
+    static kld_ratio ratios[KLD_RATIOS];
+    double p[MOST], q[MOST];
+    kld_cells x = *c;
+    kld_divergence again[KLD_DIV_KINDS];
+    exps(c->lp, p, c->n);
+    exps(c->lq, q, c->n);
+    x.p = p;
+    x.q = q;
+    kld_divergences(&x, d);
+    x.ratios = ratios;
+    for (int turn = 0; turn < 2; turn++) {
+        kld_divergences(&x, again);
+        for (int k = 0; k < KLD_DIV_KINDS; k++) {
+            assert_memory_equal(&again[k].bound, &d[k].bound, sizeof d[k].bound);
+            assert_memory_equal(&again[k].estimate, &d[k].estimate, sizeof d[k].estimate);
+        }
+    }
+}
+
+/* Differences of the grid, which are remembered, between some that are not. */
+static void remembered(void **state) {
+    (void)state;
+    double lp[] = {-1, -1.5, -2.25, -3, -9, -40}, lq[6];
+    static const double d[] = {0x1p-13, -0x1p-13, 1.9998779296875, 2, 0.1, 35};
+    kld_divergence out[KLD_DIV_KINDS];
+    for (size_t i = 0; i < 6; i++) lq[i] = lp[i] + d[i];
+    divergences(&(kld_cells){.n = 6, .lp = lp, .lq = lq}, out);
+    for (size_t i = 0; i < 6; i++) lq[i] = lp[i] - d[i];
+    divergences(&(kld_cells){.n = 6, .lp = lp, .lq = lq}, out);
+    assert_true(out[KLD_DIV_KL].bound > 0);
+}
+
 /* T2, and the 4-token pair of T3 with the whole vocabulary listed. */
 static void closed_forms(void **state) {
     (void)state;
@@ -32,7 +80,7 @@ static void closed_forms(void **state) {
     logs(p, lp, 2);
     logs(q, lq, 2);
     kld_divergence d[KLD_DIV_KINDS];
-    kld_divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
+    divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
     NEAR(d[KLD_DIV_KL].estimate, 0.0366900140, 1e-10);
     NEAR(d[KLD_DIV_REVERSE].estimate, 0.0444030076, 1e-10);
     NEAR(d[KLD_DIV_JS].estimate, 0.0099663893, 1e-10);
@@ -45,7 +93,7 @@ static void closed_forms(void **state) {
     double p4[] = {.5, .3, .15, .05}, q4[] = {.4, .35, .05, .2};
     logs(p4, lp, 4);
     logs(q4, lq, 4);
-    kld_divergences(&(kld_cells){.n = 4, .lp = lp, .lq = lq}, d);
+    divergences(&(kld_cells){.n = 4, .lp = lp, .lq = lq}, d);
     NEAR(d[KLD_DIV_KL].estimate, 0.1608037, 5e-8);
     NEAR(d[KLD_DIV_REVERSE].estimate, 0.1870236, 5e-8);
     NEAR(d[KLD_DIV_JS].estimate, 0.0409203, 5e-8);
@@ -61,17 +109,17 @@ static void truncated(void **state) {
     logs(q, lq, 4);
     double dp[] = {lp[2], lp[2], lp[2], lp[3]}, dq[] = {lq[2], lq[2], lq[2], lq[3]};
     kld_cells c = {.n = 2, .lp = lp, .lq = lq, .rest_p = 0.2};
-    c.rest_q = kld_rest_mass(2, lp, lq, 0.2);
+    c.rest_q = rest_mass(2, lp, lq, 0.2);
     NEAR(c.rest_q, 0.25, 1e-15);
     kld_divergence d[KLD_DIV_KINDS];
-    kld_divergences(&c, d);
+    divergences(&c, d);
     NEAR(d[KLD_DIV_KL].bound, 0.0206979, 5e-8);
     assert_true(isnan(d[KLD_DIV_KL].estimate));
     assert_false(d[KLD_DIV_KL].exact);
     c.m = 4;
     c.draw_lp = dp;
     c.draw_lq = dq;
-    kld_divergences(&c, d);
+    divergences(&c, d);
     NEAR(d[KLD_DIV_KL].bound, 0.0206979, 5e-8);
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         NEAR(d[k].estimate, truth(k, p, q, 4), 1e-14);
@@ -86,11 +134,11 @@ static void identity(void **state) {
     double lp[] = {-0.7, -1.3, -3.1}, draws[] = {-9.25, -11.5, -8.125};
     double rest = 0.1855;
     kld_cells c = {.n = 3, .lp = lp, .lq = lp, .rest_p = rest, .m = 3};
-    c.rest_q = kld_rest_mass(3, lp, lp, rest);
+    c.rest_q = rest_mass(3, lp, lp, rest);
     c.draw_lp = c.draw_lq = draws;
     assert_true(c.rest_q == rest);
     kld_divergence d[KLD_DIV_KINDS];
-    kld_divergences(&c, d);
+    divergences(&c, d);
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         assert_true(d[k].bound == 0);
         assert_true(d[k].estimate == 0);
@@ -103,7 +151,7 @@ static void zeros(void **state) {
     (void)state;
     double lp[] = {log(0.5), log(0.5), -INFINITY}, lq[] = {log(0.5), -INFINITY, log(0.5)};
     kld_divergence d[KLD_DIV_KINDS];
-    kld_divergences(&(kld_cells){.n = 3, .lp = lp, .lq = lq}, d);
+    divergences(&(kld_cells){.n = 3, .lp = lp, .lq = lq}, d);
     assert_true(isinf(d[KLD_DIV_KL].estimate) && d[KLD_DIV_KL].estimate > 0);
     assert_true(isinf(d[KLD_DIV_REVERSE].estimate));
     NEAR(d[KLD_DIV_JS].estimate, 0.5 * log(2), 1e-15);
@@ -114,22 +162,22 @@ static void zeros(void **state) {
     kld_cells c = {.n = 1, .lp = l0, .lq = m0, .rest_p = 0.1, .rest_q = 0.1, .m = 2};
     c.draw_lp = dp;
     c.draw_lq = dq;
-    kld_divergences(&c, d);
+    divergences(&c, d);
     assert_true(d[KLD_DIV_KL].bound == 0 && isinf(d[KLD_DIV_KL].estimate));
     assert_true(isnan(d[KLD_DIV_KL].variance));
     NEAR(d[KLD_DIV_REVERSE].estimate, 0.1 * log(2), 1e-15);
     NEAR(d[KLD_DIV_TV].estimate, 0.05, 1e-15);
     /* Mass within rounding of zero must not become infinite. */
     c = (kld_cells){.n = 1, .lp = l0, .lq = m0, .rest_p = 1e-7, .rest_q = -2e-7};
-    kld_divergences(&c, d);
+    divergences(&c, d);
     assert_true(d[KLD_DIV_KL].bound == 0);
     c.rest_p = 0;
     c.rest_q = 3e-7;
-    kld_divergences(&c, d);
+    divergences(&c, d);
     assert_true(d[KLD_DIV_REVERSE].bound == 0 && d[KLD_DIV_REVERSE].exact);
     /* More than rounding, where p has nothing: bounded by the limits of f. */
     c.rest_q = 0.25;
-    kld_divergences(&c, d);
+    divergences(&c, d);
     assert_true(isinf(d[KLD_DIV_REVERSE].bound) && !d[KLD_DIV_REVERSE].exact);
     NEAR(d[KLD_DIV_TV].bound, 0.125, 1e-15);
     NEAR(d[KLD_DIV_JS].bound, 0.125 * log(2), 1e-15);
@@ -143,8 +191,8 @@ static void extreme_ratios(void **state) {
         logs(p, lp, 2);
         logs(q, lq, 2);
         kld_divergence d[KLD_DIV_KINDS], r[KLD_DIV_KINDS];
-        kld_divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
-        kld_divergences(&(kld_cells){.n = 2, .lp = lq, .lq = lp}, r);
+        divergences(&(kld_cells){.n = 2, .lp = lp, .lq = lq}, d);
+        divergences(&(kld_cells){.n = 2, .lp = lq, .lq = lp}, r);
         for (int k = 0; k < KLD_DIV_KINDS; k++) {
             NEAR(d[k].estimate, truth(k, p, q, 2), 1e-13 * (1 + truth(k, p, q, 2)));
             NEAR(r[k].estimate, truth(k, q, p, 2), 1e-13 * (1 + truth(k, q, p, 2)));
@@ -202,10 +250,10 @@ static void estimates(const struct pair *x, uint64_t seed, kld_divergence *d) {
     double dp[M], dq[M];
     draw(x, seed, dp, dq);
     kld_cells c = {.n = K, .lp = x->lp, .lq = x->lq, .rest_p = x->rest, .m = M};
-    c.rest_q = kld_rest_mass(K, x->lp, x->lq, x->rest);
+    c.rest_q = rest_mass(K, x->lp, x->lq, x->rest);
     c.draw_lp = dp;
     c.draw_lq = dq;
-    kld_divergences(&c, d);
+    divergences(&c, d);
 }
 
 /* The bound holds at each position; the estimate is never below it; its mean over many draws
@@ -275,9 +323,9 @@ static void extras_unbiased(void **state) {
         struct extras e;
         find_extras(&x, &e);
         kld_cells c = {.n = K, .lp = x.lp, .lq = x.lq, .rest_p = x.rest};
-        c.rest_q = kld_rest_mass(K, x.lp, x.lq, x.rest);
+        c.rest_q = rest_mass(K, x.lp, x.lq, x.rest);
         kld_divergence lump[KLD_DIV_KINDS], d[KLD_DIV_KINDS];
-        kld_divergences(&c, lump);
+        divergences(&c, lump);
         c.n_extra = EXTRAS;
         c.extra_lq = e.lq;
         c.cap = x.p[K - 1];
@@ -290,7 +338,7 @@ static void extras_unbiased(void **state) {
             e.dp[0] = x.lp[v];
             e.dq[0] = x.lq[v];
             e.draw[0] = extra_of(&e, v);
-            kld_divergences(&c, d);
+            divergences(&c, d);
             for (int k = 0; k < KLD_DIV_KINDS; k++) mean[k] += x.p[v] / x.rest * d[k].estimate;
         }
         for (int k = 0; k < KLD_DIV_KINDS; k++) {
@@ -323,12 +371,12 @@ static void extra_is_tame(void **state) {
     c.draw_lp = dp;
     c.draw_lq = dq;
     kld_divergence plain[KLD_DIV_KINDS], d[KLD_DIV_KINDS];
-    kld_divergences(&c, plain);
+    divergences(&c, plain);
     c.n_extra = 1;
     c.extra_lq = &lq[N - 1];
     c.cap = p[1];
     c.draw_extra = which;
-    kld_divergences(&c, d);
+    divergences(&c, d);
     assert_true(plain[KLD_DIV_JS].estimate > 100 * kld_divergence_limit(KLD_DIV_JS));
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         double want = truth(k, p, q, N);
@@ -371,7 +419,7 @@ static void inequalities(void **state) {
     for (uint64_t s = 0; s < 400; s++) {
         make_pair(&x, 7000 + s, 3 * uniform(s, 5));
         kld_divergence d[KLD_DIV_KINDS];
-        kld_divergences(&(kld_cells){.n = V, .lp = x.lp, .lq = x.lq}, d);
+        divergences(&(kld_cells){.n = V, .lp = x.lp, .lq = x.lq}, d);
         double tv = d[KLD_DIV_TV].bound, js = d[KLD_DIV_JS].bound;
         assert_true(tv <= sqrt(d[KLD_DIV_KL].bound / 2) + 1e-12);
         assert_true(tv <= sqrt(d[KLD_DIV_REVERSE].bound / 2) + 1e-12);
@@ -394,10 +442,10 @@ static void missing_draws(void **state) {
     c.m = 1;
     c.draw_lp = whole;
     c.draw_lq = draw_lq;
-    kld_divergences(&c, want);
+    divergences(&c, want);
     c.m = 3;
     c.draw_lp = none;
-    kld_divergences(&c, got);
+    divergences(&c, got);
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         assert_true(isfinite(want[k].estimate));
         assert_true(got[k].estimate == want[k].estimate);
@@ -407,12 +455,12 @@ static void missing_draws(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing_draws), cmocka_unit_test(closed_forms),
-        cmocka_unit_test(truncated),     cmocka_unit_test(identity),
-        cmocka_unit_test(zeros),         cmocka_unit_test(extreme_ratios),
-        cmocka_unit_test(unbiased),      cmocka_unit_test(coverage),
-        cmocka_unit_test(inequalities),  cmocka_unit_test(extras_unbiased),
-        cmocka_unit_test(extra_is_tame),
+        cmocka_unit_test(missing_draws),   cmocka_unit_test(closed_forms),
+        cmocka_unit_test(remembered),      cmocka_unit_test(truncated),
+        cmocka_unit_test(identity),        cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios),  cmocka_unit_test(unbiased),
+        cmocka_unit_test(coverage),        cmocka_unit_test(inequalities),
+        cmocka_unit_test(extras_unbiased), cmocka_unit_test(extra_is_tame),
     };
     return cmocka_run_group_tests_name("fdiv", tests, NULL, NULL);
 }
