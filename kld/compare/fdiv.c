@@ -14,8 +14,9 @@ struct cell {
 /* One draw and the point where the tangent touches: x = r_j/r_0. */
 struct draw {
     double rj, r0;
-    double t; /* ln x; -inf when the candidate gives the token no probability */
-    double e; /* x - 1 */
+    double slide0; /* ln(1 + r_0) */
+    double t;      /* ln x; -inf when the candidate gives the token no probability */
+    double e;      /* x - 1 */
 };
 
 struct fdiv {
@@ -52,7 +53,7 @@ static double js_term(const struct cell *c) {
     return 0.5 * c->p * ((1 + c->e) * (c->d - c->l) - c->l);
 }
 static double js_remainder(const struct draw *s) {
-    double slide = log1p(s->rj) - log1p(s->r0);
+    double slide = log1p(s->rj) - s->slide0;
     return 0.5 * ((s->rj == 0 ? 0 : s->rj * s->t) - (1 + s->rj) * slide);
 }
 static double js_slope(double r) { return 0.5 * (LN2 - log1p(1 / r)); }
@@ -81,7 +82,7 @@ static double at_least_0(double v) { return v > 0 ? v : 0; }
 static void find_ratio(double d, kld_ratio *ratios, struct cell *c) {
     double place = d * 0x1p13;
     kld_ratio *r = NULL;
-    if (ratios && fabs(place) < KLD_RATIOS / 2 && (double)(int32_t)place == place)
+    if (ratios && fabs(place) < (double)KLD_RATIOS / 2 && (double)(int32_t)place == place)
         r = &ratios[(int32_t)place + KLD_RATIOS / 2];
     if (r && r->e != 0) {
         c->e = r->e;
@@ -114,6 +115,7 @@ static void add_cell(double p, double q, double d, kld_ratio *ratios,
 struct rest {
     size_t capped;
     double p, q, r0;
+    double ln_r0, slide0;        /* ln r_0, ln(1 + r_0) */
     double ln_guess;             /* ln of a guess at the p of capped extras */
     double known[KLD_DIV_KINDS]; /* what the slopes add to the estimate beyond the bound */
 };
@@ -129,6 +131,8 @@ static struct rest add_rest(const kld_cells *c, kld_divergence out[KLD_DIV_KINDS
     }
     r.q = fmax(r.q, fmin(KLD_MASS_EPS, r.p));
     r.r0 = r.q / r.p;
+    r.ln_r0 = log(r.r0);
+    r.slide0 = log1p(r.r0);
     add_cell(r.p, r.q, r.p == r.q ? 0 : log(r.q / r.p), NULL, out);
     if (r.capped == 0) return r;
     double ln_cap = log(c->cap);
@@ -153,9 +157,10 @@ static bool draw_values(const kld_cells *c, const struct rest *r, size_t j,
     if (isnan(t) || c->draw_lp[j] == -INFINITY) return false;
     uint32_t extra = c->draw_extra ? c->draw_extra[j] : KLD_NOT_EXTRA;
     bool capped = extra < r->capped;
-    double at = capped ? c->extra_lq[extra] - r->ln_guess : log(r->r0);
-    struct draw s = {.rj = exp(t), .r0 = exp(at), .t = t - at, .e = expm1(t - at)};
-    if (!capped) s.r0 = r->r0;
+    double at = capped ? c->extra_lq[extra] - r->ln_guess : r->ln_r0;
+    struct draw s = {.rj = exp(t), .t = t - at, .e = expm1(t - at)};
+    s.r0 = capped ? exp(at) : r->r0;
+    s.slide0 = capped ? log1p(s.r0) : r->slide0;
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         v[k] = fmax(0, FDIV[k].remainder(&s)); /* rounding may leave it a hair below */
         if (capped) v[k] += FDIV[k].intercept(s.r0) - FDIV[k].intercept(r->r0);
