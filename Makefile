@@ -78,6 +78,13 @@ FORCE:
 $(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: CPPFLAGS += -DKLD_COMMIT='"$(COMMIT)"'
 $(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: build/.commit
 
+# Chart.js of Debian, for the HTML report.  What assets.c includes is read by the assembler, which
+# tells nobody.
+CHART_JS ?= /usr/share/javascript/chart.js/chart.min.js
+$(B)/obj/kld/compare/assets.o: CPPFLAGS += -DKLD_CHART_JS='"$(CHART_JS)"'
+$(B)/obj/kld/compare/assets.o: $(wildcard kld/compare/report/*) $(CHART_JS)
+$(CHART_JS): | build/.deps.build
+
 $(B)/obj/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) $(WARN) $(OPT) -fopenmp -I. -MMD -MP $(CPPFLAGS) $(CFLAGS) -c -o $@ $<

@@ -3,6 +3,8 @@
 #include "kld/base/place.h"
 #include "kld/cli/cli.h"
 #include "kld/compare/compare.h"
+#include "kld/compare/html.h"
+#include "kld/compare/markdown.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,21 +20,28 @@ enum {
     KEY_SEED,
     KEY_PARTITION,
     KEY_MARGIN,
-    KEY_MISMATCH
+    KEY_MISMATCH,
+    KEY_HTML,
+    KEY_MARKDOWN,
+    KEY_TOKENIZER
 };
 
 typedef struct args {
     cli_common common;
     kld_compare_options opt;
-    const char *ref, *json_file;
+    const char *ref, *json_file, *html_file, *markdown_file;
     const char *cand[MAX_CANDIDATES];
     const char *gate[MAX_GATES];
     size_t n_cands, n_gates;
+    bool markdown; /* on stdout, instead of the table */
 } args;
 
 static const struct argp_option options[] = {
     {"json", KEY_JSON_FILE, "FILE", OPTION_ARG_OPTIONAL,
      "One JSON object: to FILE (--json=FILE) beside the table, or instead of it", 1},
+    {"html", KEY_HTML, "FILE", 0, "A page with charts to FILE, complete in itself", 1},
+    {"markdown", KEY_MARKDOWN, "FILE", OPTION_ARG_OPTIONAL,
+     "Markdown tables: to FILE (--markdown=FILE) beside the table, or instead of it", 1},
     {"fail-above", KEY_FAIL, "METRIC=LIMIT", 0,
      "Exit 1 if any candidate's metric is above LIMIT (repeatable), e.g. mean_kl=0.05", 1},
     {"top-p", KEY_TOP_P, "P", 0, "Mass of the nucleus, temperature 1 (default 0.95)", 2},
@@ -66,6 +75,11 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     switch (key) {
     case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
     case KEY_JSON_FILE: take_json(a, arg, s); return 0;
+    case KEY_HTML: a->html_file = arg; return 0;
+    case KEY_MARKDOWN:
+        a->markdown_file = arg;
+        a->markdown = !arg;
+        return 0;
     case KEY_FAIL:
         if (a->n_gates == MAX_GATES) argp_error(s, "at most %d gates", MAX_GATES);
         a->gate[a->n_gates++] = arg;
@@ -87,6 +101,8 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         return 0;
     case ARGP_KEY_END:
         if (a->n_cands == 0) argp_error(s, "a reference and at least one candidate are needed");
+        if (a->common.json && a->markdown)
+            argp_error(s, "give a FILE to one of --json and --markdown");
         if (!(a->opt.top_p > 0 && a->opt.top_p <= 1)) argp_error(s, "--top-p must be in (0, 1]");
         if (a->opt.overlap_k < 1) argp_error(s, "--overlap-k must be at least 1");
         return 0;
@@ -94,23 +110,47 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     }
 }
 
-static kld_status write_json(const json_t *result, const char *path, kld_err *err) {
+static kld_status json_text(const json_t *result, kld_buf *out, kld_err *err) {
+    TRY(kld_json_dump(result, true, out, err));
+    return kld_buf_adds(out, "\n", err);
+}
+
+static kld_status html(const json_t *result, kld_buf *out, kld_err *err) {
+    return kld_compare_html(result, NULL, out, err);
+}
+
+static kld_status table(const json_t *result, kld_buf *out, kld_err *err) {
+    return kld_compare_table(result, kld_color(true), out, err);
+}
+
+/* To the file, or to stdout without one. */
+static kld_status write(const json_t *result, const char *path,
+                        kld_status (*text)(const json_t *, kld_buf *, kld_err *), kld_err *err) {
     kld_buf b = {0};
-    kld_status st = kld_json_dump(result, true, &b, err);
-    if (st == KLD_OK) st = kld_buf_adds(&b, "\n", err);
-    if (st == KLD_OK) st = kld_file_write(path, b.data, b.len, err);
+    kld_status st = text(result, &b, err);
+    if (st == KLD_OK && path) st = kld_file_write(path, b.data, b.len, err);
+    else if (st == KLD_OK) fputs((const char *)b.data, stdout);
     kld_buf_free(&b);
     return st;
 }
 
 static kld_status report(const args *a, json_t *result, kld_err *err) {
-    if (a->json_file) TRY(write_json(result, a->json_file, err));
+    if (a->json_file) TRY(write(result, a->json_file, json_text, err));
+    if (a->html_file) TRY(write(result, a->html_file, html, err));
+    if (a->markdown_file) TRY(write(result, a->markdown_file, kld_compare_markdown, err));
     if (a->common.json) return cli_print_json(json_incref(result), err);
-    kld_buf text = {0};
-    kld_status st = kld_compare_table(result, kld_color(true), &text, err);
-    if (st == KLD_OK) fputs((const char *)text.data, stdout);
-    kld_buf_free(&text);
-    return st;
+    return write(result, NULL, a->markdown ? kld_compare_markdown : table, err);
+}
+
+/* No file that is written may be one that is read. */
+static kld_status keep_inputs(const args *a, kld_err *err) {
+    const char *out[] = {a->json_file, a->html_file, a->markdown_file};
+    for (size_t o = 0; o < sizeof out / sizeof *out; o++) {
+        if (!out[o]) continue;
+        TRY(kld_output_not_input(out[o], a->ref, err));
+        for (size_t i = 0; i < a->n_cands; i++) TRY(kld_output_not_input(out[o], a->cand[i], err));
+    }
+    return KLD_OK;
 }
 
 kld_status cli_compare(int argc, char **argv, kld_err *err) {
@@ -129,12 +169,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
     json_t *result = NULL;
     kld_buf failures = {0};
     kld_status st = KLD_OK;
-    if (a.json_file) {
-        st = kld_output_not_input(a.json_file, a.ref, err);
-        for (size_t i = 0; i < a.n_cands && st == KLD_OK; i++)
-            st = kld_output_not_input(a.json_file, a.cand[i], err);
-        if (st != KLD_OK) goto done;
-    }
+    TRY_TO(done, keep_inputs(&a, err));
     /* A typo is told before the work, not after. */
     TRY_TO(done, kld_compare_gates(NULL, a.gate, a.n_gates, &failures, err));
     TRY_TO(done, kld_compare_run(a.ref, a.cand, a.n_cands, &a.opt, &result, err));

@@ -121,19 +121,6 @@ static void candidates(text_out *o, const json_t *r) {
     }
 }
 
-/* A pair with the reference itself says nothing that the candidate's own row does not, and one of
- * different routings compares estimands, not checkpoints: the cells are for that. */
-static bool told_elsewhere(const json_t *r, const json_t *pair) {
-    const json_t *cands = json_object_get(r, "candidates"), *side[2];
-    static const char *const SIDE[] = {"baseline", "candidate"};
-    for (size_t i = 0; i < 2; i++) {
-        side[i] = json_array_get(cands, (size_t)json_integer_value(text_at(pair, SIDE[i], NULL)));
-        if (strcmp(text_of(side[i], "capture"), "the reference itself") == 0) return true;
-        if (table_replay_check(side[i])) return true;
-    }
-    return !table_same_routing(side[0], side[1]);
-}
-
 static void verdicts(text_out *o, const json_t *r) {
     const json_t *pairs = json_object_get(r, "pairs");
     char heading[96];
@@ -142,7 +129,7 @@ static void verdicts(text_out *o, const json_t *r) {
     bool first = true;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *p = json_array_get(pairs, i);
-        if (told_elsewhere(r, p)) continue;
+        if (table_pair_told_elsewhere(r, p)) continue;
         if (first) text_title(o, heading);
         first = false;
         char s[4][TEXT_CELL];
