@@ -52,6 +52,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "Seed of the bootstrap (default 1)", 3},
     {"margin", KEY_MARGIN, "X", 0,
      "Practical equivalence: mean KL within a factor 1+X (default 0.10)", 3},
+    {"tokenizer", KEY_TOKENIZER, "DIR", 0,
+     "The checkpoint's tokenizer: shows the worst positions as text", 4},
     {"allow-arithmetic-mismatch", KEY_MISMATCH, 0, 0,
      "Compare captures of different engine arithmetic, marked as such", 4},
     {0},
@@ -90,6 +92,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_SEED: a->opt.seed = cli_u64(s, "--seed", arg); return 0;
     case KEY_PARTITION: a->opt.partition = arg; return 0;
     case KEY_MARGIN: a->opt.margin = cli_f64(s, "--margin", arg); return 0;
+    case KEY_TOKENIZER: a->opt.tokenizer = arg; return 0;
     case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
     case ARGP_KEY_ARG:
         if (!a->ref) {
@@ -179,6 +182,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         st = gates;
         goto done;
     }
+    TRY_TO(done, kld_compare_gates_record(result, a.gate, a.n_gates, err));
     kld_err report_err = {0};
     st = report(&a, result, &report_err);
     if (st != KLD_OK) {

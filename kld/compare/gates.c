@@ -1,5 +1,7 @@
 #include "kld/compare/gates.h"
 
+#include "kld/compare/emit.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,22 +75,25 @@ static double value_of(const json_t *candidate, const struct metric *m) {
     return m->complement ? 1 - x : x;
 }
 
+static bool whole(const json_t *c) {
+    const char *status = json_string_value(json_object_get(c, "status"));
+    return status && strcmp(status, "ok") == 0;
+}
+
 /* One line for a failed gate; *failed counts them. */
 static kld_status check(const json_t *c, const struct metric *m, double limit, size_t *failed,
                         kld_buf *report, kld_err *err) {
     const char *name = json_string_value(json_object_get(c, "name"));
     const char *path = json_string_value(json_object_get(c, "path"));
-    const char *status = json_string_value(json_object_get(c, "status"));
     double v = value_of(c, m);
-    bool whole = status && strcmp(status, "ok") == 0;
-    if (whole && v <= limit) return KLD_OK;
+    if (whole(c) && v <= limit) return KLD_OK;
     ++*failed;
     TRY(kld_buf_addf(report, err, "gate failed: %s (%s): %s ", name ? name : "", path ? path : "",
                      m->name));
     if (!isfinite(v)) TRY(kld_buf_adds(report, "has no finite value", err));
     else if (v > limit) TRY(kld_buf_addf(report, err, "is %.6g, above %.6g", v, limit));
     else TRY(kld_buf_addf(report, err, "is %.6g, but", v));
-    if (!whole) {
+    if (!whole(c)) {
         long long out = (long long)json_integer_value(
             json_object_get(json_object_get(c, "nonfinite"), "excluded"));
         TRY(kld_buf_addf(report, err, "%s %lld positions are not finite",
@@ -111,4 +116,27 @@ kld_status kld_compare_gates(const json_t *result, const char *const *gates, siz
     }
     if (failed == 0) return KLD_OK;
     return kld_fail(err, KLD_E_GATE, "%zu of %zu gates failed", failed, total);
+}
+
+kld_status kld_compare_gates_record(json_t *result, const char *const *gates, size_t n,
+                                    kld_err *err) {
+    const struct metric *m;
+    double limit;
+    kld_emit e = {0};
+    json_t *list = kld_emit_array(&e, result, "gates");
+    const json_t *cands = json_object_get(result, "candidates");
+    for (size_t g = 0; g < n; g++) {
+        TRY(parse(gates[g], &m, &limit, err));
+        for (size_t k = 0; k < json_array_size(cands); k++) {
+            const json_t *c = json_array_get(cands, k);
+            double v = value_of(c, m);
+            json_t *o = kld_emit_object(&e, list, NULL);
+            kld_emit_text(&e, o, "metric", m->name);
+            kld_emit_real(&e, o, "limit", limit);
+            kld_emit_count(&e, o, "candidate", k);
+            kld_emit_real(&e, o, "value", v);
+            kld_emit_bool(&e, o, "passed", whole(c) && v <= limit);
+        }
+    }
+    return kld_emit_check(&e, err);
 }

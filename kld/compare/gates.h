@@ -17,5 +17,11 @@ KLD_EXTERN_C_BEGIN
 KLD_NODISCARD kld_status kld_compare_gates(const json_t *result, const char *const *gates, size_t n,
                                            kld_buf *report, kld_err *err);
 
+/* The same as a member "gates" of the result, for its readers: an array of {"metric", "limit",
+ * "candidate": index, "value": number or null, "passed"}, empty without gates.
+ * KLD_E_USAGE as above; KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_compare_gates_record(json_t *result, const char *const *gates,
+                                                  size_t n, kld_err *err);
+
 KLD_EXTERN_C_END
 #endif

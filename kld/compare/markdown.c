@@ -273,7 +273,6 @@ static void identities(text_out *o, const json_t *r) {
         first = false;
         name(o, key);
         text_puts(o, " ");
-        char s[TEXT_CELL];
         if (json_is_integer(v)) text_put(o, "%lld", (long long)json_integer_value(v));
         else if (json_is_number(v)) text_put(o, "%g", json_number_value(v));
         else if (json_is_boolean(v)) text_puts(o, json_is_true(v) ? "yes" : "no");
