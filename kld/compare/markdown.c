@@ -18,7 +18,8 @@ static bool starts_www(const char *s, size_t i) {
 static void name(text_out *o, const char *s) {
     for (size_t i = 0; s[i]; i++) {
         char c = s[i], two[3] = {'\\', c, 0};
-        bool special = strchr("\\`*_[]<>#|~&$@:", c) || (c == '.' && starts_www(s, i));
+        bool special = strchr("\\`*_[]<>#|~&$@", c) || (c == ':' && s[i + 1] == '/') ||
+                       (c == '.' && starts_www(s, i));
         if ((unsigned char)c < 0x20 || c == 0x7f) text_puts(o, " ");
         else text_puts(o, special ? two : two + 1);
     }
@@ -66,13 +67,13 @@ static const char *percent(char cell[TEXT_CELL], const json_t *v) {
 
 static const char *number(char cell[TEXT_CELL], const json_t *v) { return text_number(cell, v, 8); }
 
-/* "natural" or, with a fixed-route capture, "natural / fixed"; then the unit. */
+/* A cell: "natural" or, with a fixed-route capture, "natural / fixed"; then the unit. */
 static void both(text_out *o, const json_t *natural, const json_t *fixed, const json_t *f,
                  const char *(*show)(char *, const json_t *), const char *unit) {
     char s[2][TEXT_CELL];
-    text_puts(o, show(s[0], natural));
+    text_put(o, " | %s", show(s[0], natural));
     if (f) text_put(o, " / %s", show(s[1], fixed));
-    text_put(o, "%s | ", unit);
+    text_puts(o, unit);
 }
 
 /* ---- candidates --------------------------------------------------------------------------- */
@@ -99,7 +100,6 @@ static void row_title(text_out *o, const json_t *c, size_t k) {
     if (table_replayed(c)) table_replay_label(o, c);
     if (json_is_false(json_object_get(c, "valid")))
         text_puts(o, " **INVALID: no finite position**");
-    text_puts(o, " | ");
 }
 
 /* Quantiles are those of the bounds when there is no estimate. */
@@ -112,15 +112,15 @@ static void main_row(text_out *o, const json_t *r, size_t k, bool fixed) {
     const json_t *c = json_array_get(json_object_get(r, "candidates"), k), *f = fixed_of(r, c);
     char s[TEXT_CELL];
     row_title(o, c, k);
-    text_put(o, "%s | ", mean(s, text_at(c, "kl", "mean")));
-    if (fixed) text_put(o, "%s | ", mean(s, text_at(f, "kl", "mean")));
+    text_put(o, " | %s", mean(s, text_at(c, "kl", "mean")));
+    if (fixed) text_put(o, " | %s", mean(s, text_at(f, "kl", "mean")));
     both(o, text_at(c, "js", "mean"), text_at(f, "js", "mean"), f, number, "");
     both(o, text_at(c, "top1_agreement", NULL), text_at(f, "top1_agreement", NULL), f, percent,
          " %");
     both(o, quantile(c, "p99"), quantile(f, "p99"), f, number, "");
     both(o, quantile(c, "p999"), quantile(f, "p999"), f, number, "");
     both(o, quantile(c, "max"), quantile(f, "max"), f, number, "");
-    text_puts(o, "\n");
+    text_puts(o, " |\n");
 }
 
 static const char *kind(const json_t *kl) {
@@ -132,6 +132,7 @@ static void more_row(text_out *o, const json_t *c, size_t k) {
     const json_t *kl = json_object_get(c, "kl"), *a = json_object_get(c, "acceptance");
     char s[8][TEXT_CELL];
     row_title(o, c, k);
+    text_puts(o, " | ");
     range(o, json_object_get(kl, "ci95"));
     text_put(o, " | %s | %s | ", mean(s[0], json_object_get(kl, "lower_bound")), kind(kl));
     text_put(o, "%s | %s | %s | %s / %s / %s | %s |\n",
@@ -207,8 +208,8 @@ static void cells(text_out *o, const json_t *r) {
         first = false;
         row_title(o, c, k);
         for (size_t i = 0; i < sizeof CELL / sizeof *CELL; i++)
-            text_put(o, "%s | ", mean(s, json_object_get(x, CELL[i])));
-        text_puts(o, "\n");
+            text_put(o, " | %s", mean(s, json_object_get(x, CELL[i])));
+        text_puts(o, " |\n");
     }
 }
 

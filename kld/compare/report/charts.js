@@ -78,6 +78,11 @@ const counted = {
   },
 };
 
+/* The far end of all intervals: axes follow points alone by themselves. */
+const upper = (sets) => Math.max(0, ...sets.flatMap((s) => list(s.ranges).filter(isRange).map((r) => r[1])));
+/* Markers do not hide the line that they are on. */
+const sized = (n) => (n > 20 ? 2.5 : 4);
+
 const figures = [];
 
 /* options: {x, y: axis titles, ...Chart.js scale options by axis}; series(): datasets for the chosen
@@ -138,8 +143,8 @@ function dots({ what, head, categories, positions, value, interval, chosen }) {
       }));
     },
     height: (n) => 70 + categories.length * Math.max(30, 14 * n + 12),
-    scales: () => ({
-      x: { type: "linear", beginAtZero: true, title: "mean KL, nats" },
+    scales: (sets) => ({
+      x: { type: "linear", beginAtZero: true, suggestedMax: upper(sets), title: "mean KL, nats" },
       y: {
         type: "linear", min: -0.5, max: categories.length - 0.5, reverse: true,
         afterBuildTicks: (s) => { s.ticks = categories.map((_, row) => ({ value: row })); },

@@ -6,7 +6,11 @@ const cands = list(result.candidates);
 const reference = result.reference;
 
 /* "[2] NVFP4" where space is short; "nvfp4 (NVFP4)" where it is not. */
-const short = (k) => "[" + (k + 1) + "] " + (cands[k].label || cands[k].name);
+const labelled = new Set(cands.map((c) => c.label)).size === cands.length;
+const short = (k) => {
+  const c = cands[k], lead = replayed(c) ? (mode(c) === "replay-ids" ? "id-pinned" : c.routing.cell || "replay") + " " : "";
+  return "[" + (k + 1) + "] " + lead + (labelled && c.label ? c.label : c.name);
+};
 const full = (c) => (c ? bdi(c.label && c.label !== c.name ? c.name + " (" + c.label + ")" : c.name) : "?");
 const mode = (c) => at(c, "routing", "mode");
 const replayed = (c) => mode(c) !== undefined && mode(c) !== "natural";
@@ -50,7 +54,7 @@ function meanWords(kl) {
 }
 
 function gateWords(k) {
-  return list(result.gates).filter((g) => g.candidate === k).map((g) => [" Gate ", code(g.metric + " ≤ " + num(g.limit)), " ",
+  return list(result.gates).filter((g) => g.candidate === k).map((g) => [" Gate ", code(g.metric + " ≤ " + +g.limit.toPrecision(6)), " ",
     el("span", { class: g.passed ? "good" : "bad" }, g.passed ? "passed" : "failed"), g.passed ? "" : [" at ", num(g.value)], "."]);
 }
 
@@ -63,7 +67,7 @@ function candidateSentence(c, k) {
     isRange(interval) ? [" (95 % interval ", range(interval), ")"] : " (no interval)",
     !kl.exact && isNumber(kl.mean) && [", at least ", num(kl.lower_bound)],
     isFloor ? "; this is the noise floor"
-      : isNumber(floor) && floor > 0 && isNumber(kl.mean) && [", ", num(kl.mean / floor, 3), " times the noise floor",
+      : isNumber(floor) && floor > 0 && kl.mean > 0 && [", ", num(kl.mean / floor, 3), " times the noise floor",
         c.resolved === false && el("span", { class: "bad" }, ", not resolved from it")],
     ".", gateWords(k));
 }
@@ -101,7 +105,7 @@ function verdict() {
     list(result.gates).length && el("p", null, el("strong", { class: failed ? "bad" : "good" }, failed ? failed + " of " + result.gates.length + " gates failed." : "All gates passed.")),
     el("p", null, floorSentence()),
     lines(cands.map(candidateSentence).filter((x) => x), 12),
-    pairs.length && [el("h3", null, "How they compare (paired over source clusters, margin " + num(100 * at(result, "settings", "margin"), 3) + " %)"),
+    pairs.length && [el("h3", null, "How they compare (paired over source clusters, margin " + String(+(100 * at(result, "settings", "margin")).toPrecision(3)) + " %)"),
       lines(pairs.map(pairSentence), 12)]);
 }
 
@@ -109,17 +113,16 @@ function verdict() {
 
 function candidateTable() {
   const quantile = (c, q) => at(c.kl.lower_bounds || c.kl, q);
-  const columns = [{ name: "#" }, { name: "candidate", text: true }, { name: "mean KL" }, { name: "is", text: true }, { name: "bound" },
-    { name: "median" }, { name: "p90" }, { name: "p99" }, { name: "p99.9" }, { name: "max" }, { name: "JS" }, { name: "TV" }, { name: "reverse KL" },
-    { name: "top-1" }, { name: "nucleus" }, { name: "acceptance" }, { name: "perplexity ×" }, { name: "positions" }];
-  const cell = (v, r, show = num) => ({ show: withRange(show(v), r, show), sort: isNumber(v) ? v : null });
+  const columns = [{ name: "candidate" }, { name: "mean KL" }, { name: "is", text: true }, { name: "bound" },
+    { name: "median" }, { name: "p90", minor: true }, { name: "p99" }, { name: "p99.9" }, { name: "max" }, { name: "JS" }, { name: "TV", minor: true }, { name: "reverse KL", minor: true },
+    { name: "top-1" }, { name: "nucleus", minor: true }, { name: "acceptance" }, { name: "perplexity ×" }, { name: "positions", minor: true }];
+  const cell = (v, r, show = num, ends = show) => ({ show: withRange(show(v), r, ends), sort: isNumber(v) ? v : null });
   const rows = cands.map((c, k) => [
-    { show: String(k + 1), sort: k },
-    { show: [full(c), el("small", null, [c.activations, routes(c), c.status !== "ok" && c.status].filter((x) => x).join("; "))], sort: c.name },
+    { show: ["[" + (k + 1) + "] ", full(c), el("small", null, [c.activations, routes(c), c.status !== "ok" && c.status].filter((x) => x).join("; "))], sort: k },
     cell(c.kl.mean, c.kl.ci95), kind(c.kl), cell(c.kl.lower_bound, c.kl.lower_bound_ci95),
     ...["median", "p90", "p99", "p999"].map((q) => cell(quantile(c, q), at(c.kl, "quantiles_ci95", q))), cell(quantile(c, "max")),
     cell(c.js.mean, c.js.ci95), cell(c.tv.mean, c.tv.ci95), cell(c.reverse_kl.mean, c.reverse_kl.ci95),
-    cell(c.top1_agreement, c.top1_ci95, percent), cell(at(c, "top_p", "jaccard"), at(c, "top_p", "jaccard_ci95")),
+    cell(c.top1_agreement, c.top1_ci95, percent, percentOf), cell(at(c, "top_p", "jaccard"), at(c, "top_p", "jaccard_ci95")),
     cell(at(c, "acceptance", "sampling"), at(c, "acceptance", "sampling_ci95")), cell(at(c, "perplexity", "ratio"), at(c, "perplexity", "ratio_ci95")),
     { show: count(c.positions), sort: c.positions }]);
   section("candidates", "Candidates",
@@ -205,13 +208,13 @@ function byPosition() {
       data: () => table([{ name: "from" }, { name: "to" }, { name: "positions" }, ...chosen().map((k) => ({ name: bdi(short(k)) }))],
         rows(chosen()[0] || 0).map((r, i) => [count(r.from), count(r.to), count(r.positions), ...chosen().map((k) => num(rowMean(rows(k)[i])))]), { caption: "Mean KL by position" }),
     }),
-    depth.length && dots({
+    depth.length && [el("h3", null, "By depth"), dots({
       what: "Mean KL by depth", head: "position", chosen,
       categories: depth.map((r) => r.from + (r.to === null ? " and on" : "–" + r.to)),
       positions: (i) => depth[i].positions,
       value: (k, i) => rowMean(same(cands[k].by_depth, "from", depth[i].from)),
       interval: (k, i) => at(same(cands[k].by_depth, "from", depth[i].from), "kl_ci95"),
-    }));
+    })]);
 }
 const same = (rows, key, v) => list(rows).find((r) => r[key] === v);
 
@@ -227,14 +230,15 @@ function byStratum() {
 }
 
 function byConfidence() {
-  const rows = list(at(cands[0], "by_confidence"));
+  const rows = list(at(cands[0], "by_confidence")).filter((r) => r.positions > 0);
   if (!rows.length) return;
   section("confidence", "KL by confidence of the reference",
     note("Positions by the probability of the reference’s most probable token."),
     dots({
       what: "Mean KL by confidence", head: "largest probability", chosen,
       categories: rows.map((r) => r.from + " to " + r.to), positions: (i) => rows[i].positions,
-      value: (k, i) => rowMean(at(cands[k].by_confidence, i)), interval: (k, i) => at(cands[k].by_confidence, i, "kl_ci95"),
+      value: (k, i) => rowMean(same(cands[k].by_confidence, "from", rows[i].from)),
+      interval: (k, i) => at(same(cands[k].by_confidence, "from", rows[i].from), "kl_ci95"),
     }));
 }
 
@@ -243,13 +247,14 @@ function byConfidence() {
 function sampling() {
   const tokens = (k, d) => at(cands[k], "acceptance", "expected_tokens", String(d));
   const depths = [1, 2, 3, 4, 5, 6, 7].filter((d) => cands.some((_, k) => isNumber(tokens(k, d))));
-  const p = num(at(result, "settings", "top_p"), 3);
+  const p = String(at(result, "settings", "top_p"));
   section("sampling", "Nucleus and acceptance",
+    note("Nucleus at top-p ", p, ", temperature 1: q(Np) is the candidate’s mass on the reference’s nucleus, p(Nq) the reverse. Acceptance is that of the candidate as draft of the reference; “at most” is guaranteed."),
     table([{ name: "candidate" }, { name: "Jaccard of the nuclei" }, { name: "TV in the nuclei" }, { name: "q(Np)" }, { name: "p(Nq)" }, { name: "acceptance, sampled" }, { name: "at most" }, { name: "greedy" }, { name: "undecided positions" }],
       cands.map((c, k) => [bdi(short(k)), withRange(num(at(c, "top_p", "jaccard")), at(c, "top_p", "jaccard_ci95")), withRange(num(at(c, "top_p", "tv")), at(c, "top_p", "tv_ci95")),
         num(at(c, "top_p", "mass_on_reference")), num(at(c, "top_p", "mass_on_candidate")), withRange(num(at(c, "acceptance", "sampling")), at(c, "acceptance", "sampling_ci95")),
         num(at(c, "acceptance", "sampling_upper")), num(at(c, "acceptance", "greedy")), count(at(c, "top_p", "undecided"))]),
-      { caption: "Nucleus at top-p " + p + ", temperature 1; q(Np) is the candidate’s mass on the reference’s nucleus, p(Nq) the reverse; acceptance of the candidate as a draft" }),
+      { caption: "Nucleus and acceptance" }),
     depths.length && [el("h3", null, "Expected tokens a step with the candidate as draft"), figure({
       label: () => "Expected tokens a step by number of drafted tokens for " + chosen().map(short).join(", ") + "; the most that is possible is one more than were drafted.",
       series: () => [...chosen().map((k) => ({ ...look(k), k, label: short(k), data: depths.map((d) => ({ x: d, y: tokens(k, d) })) })),

@@ -6,10 +6,10 @@ function routeAgreement() {
   const with_ = cands.map((_, k) => k).filter((k) => isObject(cands[k].routes));
   if (!with_.length) return;
   const mine = () => chosen().filter((k) => with_.includes(k)), layers = (k) => list(cands[k].routes.by_layer);
-  const cells = (r, ci) => ROUTE.map(([key]) => withRange(key === "weight_tv" ? num(r[key]) : percent(r[key]), ci && r[key + "_ci95"], key === "weight_tv" ? num : percent));
+  const cells = (r, ci) => ROUTE.map(([key]) => withRange(key === "weight_tv" ? num(r[key]) : percent(r[key]), ci && r[key + "_ci95"], key === "weight_tv" ? num : percentOf));
   const chart = (key, name) => figure({
     label: () => "Route agreement, " + name + ", by layer for " + mine().map(short).join(", ") + ".",
-    series: () => mine().map((k) => ({ ...look(k), k, label: short(k), data: layers(k).map((r) => ({ x: r.layer, y: 100 * r[key] })) })),
+    series: () => mine().map((k) => ({ ...look(k), k, label: short(k), pointRadius: sized(layers(k).length), data: layers(k).map((r) => ({ x: r.layer, y: 100 * r[key] })) })),
     scales: () => ({ x: { type: "linear", title: "layer with experts", ticks: { stepSize: 1, precision: 0, maxRotation: 0 } }, y: { type: "linear", max: 100, title: name + ", % of tokens" } }),
     tooltip: { title: (i) => (i.length ? "layer " + i[0].parsed.x : ""), label: (i) => i.dataset.label + ": " + num(i.parsed.y) + " %" },
     data: () => table([{ name: "layer" }, { name: "candidate", text: true }, ...ROUTE.map(([, n]) => ({ name: n }))],
@@ -17,8 +17,8 @@ function routeAgreement() {
   });
   section("routes", "Routes of experts against the reference’s",
     table([{ name: "candidate" }, ...ROUTE.map(([, n]) => ({ name: n }))], with_.map((k) => [bdi(short(k)), ...cells(cands[k].routes.overall, true)]),
-      { caption: "Over " + count(cands[with_[0]].routes.tokens) + " tokens and " + count(cands[with_[0]].routes.layers) + " layers" }),
-    el("div", { class: "two" }, chart("exact_agreement", "same set of experts"), chart("top1_agreement", "same top-1 expert")));
+      { caption: "Over " + count(cands[with_[0]].routes.tokens) + " tokens and " + count(cands[with_[0]].routes.layers) + (cands[with_[0]].routes.layers === 1 ? " layer" : " layers") }),
+    with_.some((k) => layers(k).length > 1) && el("div", { class: "two" }, chart("exact_agreement", "same set of experts"), chart("top1_agreement", "same top-1 expert")));
 }
 
 function cells() {
@@ -55,9 +55,9 @@ function trend() {
         data: g.runs.map((r) => ({ x: times.indexOf(String(r.time || r.label)), y: r.kl_mean })), ranges: g.runs.map((r) => r.kl_ci95),
         pointStyle: (c) => (at(g.runs, c.dataIndex, "gate") === "failed" ? "crossRot" : "circle"), pointRadius: (c) => (at(g.runs, c.dataIndex, "gate") === "failed" ? 8 : 4),
       })),
-      scales: () => ({
+      scales: (sets) => ({
         x: { type: "linear", min: -0.5, max: times.length - 0.5, ticks: { stepSize: 1, precision: 0, callback: (v) => (times[v] === undefined ? "" : day(times[v])) } },
-        y: { type: "linear", beginAtZero: true, title: "mean KL, nats" },
+        y: { type: "linear", beginAtZero: true, suggestedMax: upper(sets), title: "mean KL, nats" },
       }),
       tooltip: { title: (i) => (i.length ? times[i[0].parsed.x] : ""), label: (i) => i.dataset.label + ": " + num(i.parsed.y) },
       data: () => table([{ name: "run" }, { name: "candidate", text: true }, { name: "label", text: true }, { name: "mean KL" }, { name: "gate", text: true }],
@@ -83,7 +83,7 @@ function worstCase(w) {
   const next = typeof w.next_text === "string" ? w.next_text : null;
   return el("div", { class: "case" },
     el("h4", null, "KL ", num(w.kl), el("span", { class: "soft" }, " – window " + w.window + ", position " + w.position + ", ", bdi(w.cluster || ""), w.stratum ? [" (", bdi(w.stratum), ")"] : "")),
-    typeof text === "string" ? el("p", { class: "context", dir: "auto" }, "…", text, el("mark", null, next === null ? "#" + w.next_id : next))
+    typeof text === "string" ? el("p", { class: "context", dir: "auto" }, "…", seen(text), el("mark", null, next === null ? "#" + w.next_id : seen(next)))
       : el("p", { class: "soft" }, ids.length ? ["Ids before it: ", code(ids.join(" ")), ", then ", code(w.next_id)] : ["Next id ", code(w.next_id), "; most probable ids: reference ", code(w.top1_reference), ", candidate ", code(w.top1_candidate)]),
     el("div", { class: "tops" }, topFive(w.reference_top5, "Reference", w.next_id), topFive(w.candidate_top5, "Candidate", w.next_id)));
 }
@@ -93,7 +93,8 @@ function worst() {
   if (!with_.length) return;
   const texts = with_.some((k) => typeof cands[k].kl.worst[0].next_text === "string");
   section("worst", "Worst positions",
-    note(texts ? "The text before the position, then the token that follows (marked). Bytes that are no text are shown as �, control characters as pictures (␊ is a line break)." : "Give kld compare --tokenizer DIR to see the text of these positions."),
+    texts ? note("The text before the position, then the token that follows (marked). Bytes that are no text are shown as �, control characters by name: ", seen("\u240a"), " is a line break.")
+      : note("Give kld compare --tokenizer DIR to see the text of these positions."),
     with_.map((k, i) => el("details", { open: i < 1 }, el("summary", null, el("span", { class: "chip " + seriesName(k).slice(2) }), bdi(short(k)), ": " + cands[k].kl.worst.length + " positions of largest KL"),
       cands[k].kl.worst.map(worstCase))));
 }
