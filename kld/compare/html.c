@@ -1,5 +1,6 @@
 #include "kld/compare/html.h"
 
+#include "kld/base/mem.h"
 #include "kld/base/sha256.h"
 #include "kld/compare/assets.h"
 
@@ -54,18 +55,45 @@ static kld_status add_safe(kld_buf *out, const unsigned char *s, size_t n, kld_e
     return kld_buf_add(out, s + from, n - from, err);
 }
 
-static kld_status data(const json_t *result, const json_t *history, kld_buf *out, kld_err *err) {
-    kld_buf plain = {0};
-    kld_status st = kld_buf_adds(&plain, "{\"result\":", err);
-    if (st == KLD_OK) st = kld_json_dump(result, false, &plain, err);
-    if (st == KLD_OK) st = kld_buf_adds(&plain, ",\"history\":", err);
-    if (st == KLD_OK)
-        st = history ? kld_json_dump(history, false, &plain, err)
-                     : kld_buf_adds(&plain, "null", err);
-    if (st == KLD_OK) st = kld_buf_adds(&plain, "}", err);
-    if (st == KLD_OK) st = add_safe(out, plain.data, plain.len, err);
-    kld_buf_free(&plain);
+/* Numbers to nine digits: more than is shown, half of what is stored. */
+static kld_status add_json(const json_t *v, kld_buf *out, kld_err *err) {
+    char *s = json_dumps(v, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    if (!s) return kld_fail(err, KLD_E_NOMEM, "out of memory while writing JSON");
+    kld_status st = add_safe(out, (const unsigned char *)s, strlen(s), err);
+    kld_free(s);
     return st;
+}
+
+enum { MANY = 16, WORST_OF_MANY = 3 };
+
+/* A copy without what the page does not show: the ids of a context that has a text, and of many
+ * candidates all but the very worst positions. */
+static json_t *shown(const json_t *result) {
+    json_t *copy = json_deep_copy(result);
+    const json_t *cands = json_object_get(copy, "candidates");
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        const json_t *kl = json_object_get(json_array_get(cands, k), "kl");
+        json_t *worst = json_object_get(kl, "worst");
+        while (json_array_size(cands) > MANY && json_array_size(worst) > WORST_OF_MANY)
+            json_array_remove(worst, WORST_OF_MANY);
+        for (size_t i = 0; i < json_array_size(worst); i++) {
+            json_t *context = json_object_get(json_array_get(worst, i), "context");
+            if (json_is_string(json_object_get(context, "text"))) json_object_del(context, "ids");
+        }
+    }
+    return copy;
+}
+
+static kld_status data(const json_t *result, const json_t *history, kld_buf *out, kld_err *err) {
+    json_t *copy = shown(result);
+    if (!copy) return kld_fail(err, KLD_E_NOMEM, "out of memory while writing the page");
+    kld_status st = kld_buf_adds(out, "{\"result\":", err);
+    if (st == KLD_OK) st = add_json(copy, out, err);
+    json_decref(copy);
+    TRY(st);
+    TRY(kld_buf_adds(out, ",\"history\":", err));
+    TRY(history ? add_json(history, out, err) : kld_buf_adds(out, "null", err));
+    return kld_buf_adds(out, "}", err);
 }
 
 /* ---- the page ------------------------------------------------------------------------------ */

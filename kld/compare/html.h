@@ -14,6 +14,8 @@ KLD_EXTERN_C_BEGIN
  * Style, scripts and data are in the page, and its policy forbids every request and every script
  * or style but these (by digest).  Nothing in the data can end the element that holds it: < > & and
  * the line separators U+2028 and U+2029 are written as escapes.
+ * Numbers are in it to nine digits; of more than 16 candidates, the
+ * three worst positions of each.
  * KLD_E_NOMEM; KLD_E_INTERNAL if result is not that of a comparison. */
 KLD_NODISCARD kld_status kld_compare_html(const json_t *result, const json_t *history, kld_buf *out,
                                           kld_err *err);
