@@ -58,7 +58,7 @@ FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/bin/%)
 CLI_TESTS := $(sort $(wildcard tests/cli/*.sh))
 
 # Targets that set everything up may install packages; the others only say what is missing.
-SETUP     := $(filter demo check san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
+SETUP     := $(filter demo check check-report san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
 DEPS_MODE := $(if $(SETUP),install,check)
 
 .PHONY: all
@@ -133,6 +133,10 @@ $(B)/bin/fuzz_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/driver.o $(B)/
 .PHONY: check
 check: $(TEST_BIN) $(B)/bin/kld build/kld $(CUDA_SO) ## all tests (no GPU, Python or network needed)
 	@KLD_BIN=$(B)/bin/kld tests/run $(TEST_BIN) $(CLI_TESTS)
+
+.PHONY: check-report
+check-report: $(B)/bin/kld build/kld | build/.deps.test build/.deps.report ## the HTML report in a headless browser
+	@KLD_BIN=$(B)/bin/kld tests/run tests/real/report.sh
 
 GPU_SRC := $(sort $(wildcard tests/gpu/test_*.c))
 GPU_BIN := $(GPU_SRC:tests/gpu/%.c=$(B)/bin/%)

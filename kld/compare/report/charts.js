@@ -66,18 +66,6 @@ const whiskers = {
   },
 };
 
-/* What was drawn can be read from outside: points inside the plot by canvas. */
-const counted = {
-  id: "counted",
-  afterDraw(chart) {
-    let points = 0;
-    chart.data.datasets.forEach((set, d) => chart.getDatasetMeta(d).data.forEach((p) => {
-      if (!p.skip && isNumber(p.x) && isNumber(p.y)) points++;
-    }));
-    chart.canvas.dataset.points = points;
-  },
-};
-
 /* The far end of all intervals: axes follow points alone by themselves. */
 const upper = (sets) => Math.max(0, ...sets.flatMap((s) => list(s.ranges).filter(isRange).map((r) => r[1])));
 /* Markers do not hide the line that they are on. */
@@ -85,8 +73,8 @@ const sized = (n) => (n > 20 ? 2.5 : 4);
 
 const figures = [];
 
-/* options: {x, y: axis titles, ...Chart.js scale options by axis}; series(): datasets for the chosen
- * candidates; label: what the plot shows, in words. */
+/* label(): what the plot shows, in words; series(): its datasets, those of candidates with their index
+ * k; scales(series): axes with a title; data(): the table of its numbers; height(n) in pixels. */
 function figure({ label, series, scales, key = true, data, height, rows, tooltip }) {
   const canvas = el("canvas", { role: "img", "aria-label": label() });
   const plot = el("div", { class: "plot" }, canvas), legend = el("ul", { class: "key" }), f = { chart: null };
@@ -105,7 +93,7 @@ function figure({ label, series, scales, key = true, data, height, rows, tooltip
     f.chart = new Chart(canvas, {
       type: "line",
       data: { datasets: sets },
-      plugins: [whiskers, counted],
+      plugins: [whiskers],
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, normalized: true,
         font: { size: 13 },
@@ -126,7 +114,6 @@ function figure({ label, series, scales, key = true, data, height, rows, tooltip
 function drawAll() {
   Chart.defaults.font.family = getComputedStyle(doc.body).fontFamily;
   for (const f of figures) f.draw();
-  doc.documentElement.dataset.charts = figures.length;
 }
 
 /* Points with intervals, a row a category: candidates beside each other within a row. */

@@ -152,7 +152,6 @@ function page() {
 }
 
 addEventListener("error", (e) => {
-  doc.documentElement.dataset.error = e.message;
   doc.getElementById("main").prepend(el("p", { class: "notice" }, "This page could not be drawn in full: " + e.message));
 });
 page();
