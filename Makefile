@@ -217,7 +217,7 @@ lint: | build/.deps.build build/.deps.test build/.deps.lint ## format, floors, b
 
 .PHONY: format
 format: | build/.deps.lint ## reformat the sources
-	@git ls-files "*.c" "*.h" "*.cu" "*.cuh" | xargs clang-format -i
+	@git ls-files "*.c" "*.h" "*.cu" "*.cuh" "*.js" | xargs clang-format -i
 
 # ---- demo --------------------------------------------------------------------------
 .PHONY: demo

@@ -23,13 +23,13 @@ const bdi = (text) => el("bdi", null, String(text));
 const code = (text) => el("code", null, bdi(text));
 /* Texts of tokens hold pictures of control characters (U+2400 on), which few fonts have. */
 function seen(text) {
-  const name = { 9: "\\t", 10: "\\n", 13: "\\r", 33: "DEL" };
+  const name = {9: "\\t", 10: "\\n", 13: "\\r", 33: "DEL"};
   return String(text).split(/([\u2400-\u2421])/).map((part, i) => {
     const c = part.charCodeAt(0) - 0x2400;
-    return i % 2 ? el("span", { class: "ctl" }, name[c] || "^" + String.fromCharCode(64 + c)) : part;
+    return i % 2 ? el("span", {class: "ctl"}, name[c] || "^" + String.fromCharCode(64 + c)) : part;
   });
 }
-const tok = (text) => el("code", { class: "tok" }, el("bdi", null, seen(text)));
+const tok = (text) => el("code", {class: "tok"}, el("bdi", null, seen(text)));
 
 const isNumber = (v) => typeof v === "number" && Number.isFinite(v);
 const isObject = (v) => v !== null && typeof v === "object" && !Array.isArray(v);
@@ -59,24 +59,31 @@ const isRange = (r) => Array.isArray(r) && isNumber(r[0]) && isNumber(r[1]);
 const range = (r, show = num, to = " to ") => (isRange(r) ? show(r[0]) + to + show(r[1]) : "–");
 
 /* A value, below it its interval when there is one. */
-const withRange = (text, r, show = num) => [text, isRange(r) && el("small", null, range(r, show, r[0] < 0 ? " to " : "\u202f–\u202f"))];
+const withRange =
+    (text, r,
+     show =
+         num) => [text, isRange(r) && el("small", null, range(r, show, r[0] < 0 ? " to " : "\u202f–\u202f"))];
 
 /* rows of cells, each a string or node, or {show, sort} in a sortable table; the first cell of a row
  * is its header.  columns: [{name, text: true when not a number}]. */
-function table(columns, rows, { caption, sortable } = {}) {
+function table(columns, rows, {caption, sortable} = {}) {
   const body = el("tbody");
-  const kind_ = (c, first) => [(first || c.text) && "text", c.minor && "minor"].filter((x) => x).join(" ") || null;
+  const kind_ =
+      (c, first) => [(first || c.text) && "text", c.minor && "minor"].filter((x) => x).join(" ") || null;
   const show = (c) => (isObject(c) && "show" in c ? c.show : c);
   const key = (c) => (isObject(c) && "sort" in c ? c.sort : c);
-  const lines = rows.map((cells) => ({
-    cells,
-    tr: el("tr", null, cells.map((c, i) => el(i ? "td" : "th",
-      i ? { class: kind_(columns[i]) } : { scope: "row" }, show(c)))),
-  }));
+  const lines = rows.map(
+      (cells) => ({
+        cells,
+        tr:
+            el("tr", null,
+               cells.map(
+                   (c, i) => el(i ? "td" : "th", i ? {class: kind_(columns[i])} : {scope: "row"}, show(c)))),
+      }));
   const heads = columns.map((c, i) => {
-    const th = el("th", { scope: "col", class: kind_(c, i === 0) });
+    const th = el("th", {scope: "col", class: kind_(c, i === 0)});
     if (!sortable) return add(th, [c.name]);
-    const button = el("button", { type: "button" }, c.name);
+    const button = el("button", {type: "button"}, c.name);
     button.addEventListener("click", () => {
       const down = th.getAttribute("aria-sort") === "ascending";
       heads.forEach((h) => h.removeAttribute("aria-sort"));
@@ -94,11 +101,15 @@ function table(columns, rows, { caption, sortable } = {}) {
   });
   body.append(...lines.map((l) => l.tr));
   /* What scrolls must be reachable by keyboard. */
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption || "table" },
-    el("table", null, caption && el("caption", null, caption), el("thead", null, el("tr", null, heads)), body));
+  return el(
+      "div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption || "table"},
+      el("table", null, caption && el("caption", null, caption), el("thead", null, el("tr", null, heads)),
+         body));
 }
 
 function terms(pairs) {
-  return el("dl", null, pairs.filter((p) => p[1] !== null && p[1] !== undefined && p[1] !== "")
-    .map(([k, v]) => [el("dt", null, k), el("dd", null, v)]));
+  return el(
+      "dl", null,
+      pairs.filter((p) => p[1] !== null && p[1] !== undefined && p[1] !== "")
+          .map(([k, v]) => [el("dt", null, k), el("dd", null, v)]));
 }
