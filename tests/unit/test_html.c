@@ -80,7 +80,7 @@ static void base64(const unsigned char *d, char out[64]) {
     for (size_t bit = 0; bit < 256; bit += 6) {
         unsigned v = 0;
         for (size_t k = bit; k < bit + 6; k++)
-            v = v << 1 | (k < 256 ? d[k / 8] >> (7 - k % 8) & 1u : 0);
+            v = v << 1 | (k < 256 ? (unsigned)d[k / 8] >> (7 - k % 8) & 1u : 0);
         *out++ = A[v];
     }
     strcpy(out, "="); /* 32 bytes are 43 digits */
