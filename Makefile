@@ -58,7 +58,7 @@ FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/bin/%)
 CLI_TESTS := $(sort $(wildcard tests/cli/*.sh))
 
 # Targets that set everything up may install packages; the others only say what is missing.
-SETUP     := $(filter demo check san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
+SETUP     := $(filter demo check check-report san fuzz-regress lint fuzz man,$(MAKECMDGOALS))
 DEPS_MODE := $(if $(SETUP),install,check)
 
 .PHONY: all
@@ -77,6 +77,13 @@ build/.commit: FORCE
 FORCE:
 $(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: CPPFLAGS += -DKLD_COMMIT='"$(COMMIT)"'
 $(B)/obj/kld/base/version.o $(B)/pic/kld/base/version.o: build/.commit
+
+# Chart.js of Debian, for the HTML report.  What assets.c includes is read by the assembler, which
+# tells nobody.
+CHART_JS ?= /usr/share/javascript/chart.js/chart.min.js
+$(B)/obj/kld/compare/assets.o: CPPFLAGS += -DKLD_CHART_JS='"$(CHART_JS)"'
+$(B)/obj/kld/compare/assets.o: $(wildcard kld/compare/report/*) $(CHART_JS)
+$(CHART_JS): | build/.deps.build
 
 $(B)/obj/%.o: %.c Makefile | build/.deps.build
 	@mkdir -p $(@D)
@@ -126,6 +133,10 @@ $(B)/bin/fuzz_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/driver.o $(B)/
 .PHONY: check
 check: $(TEST_BIN) $(B)/bin/kld build/kld $(CUDA_SO) ## all tests (no GPU, Python or network needed)
 	@KLD_BIN=$(B)/bin/kld tests/run $(TEST_BIN) $(CLI_TESTS)
+
+.PHONY: check-report
+check-report: $(B)/bin/kld build/kld | build/.deps.test build/.deps.report ## the HTML report in a headless browser
+	@KLD_BIN=$(B)/bin/kld tests/run tests/real/report.sh
 
 GPU_SRC := $(sort $(wildcard tests/gpu/test_*.c))
 GPU_BIN := $(GPU_SRC:tests/gpu/%.c=$(B)/bin/%)
@@ -217,7 +228,7 @@ lint: | build/.deps.build build/.deps.test build/.deps.lint ## format, floors, b
 
 .PHONY: format
 format: | build/.deps.lint ## reformat the sources
-	@git ls-files "*.c" "*.h" "*.cu" "*.cuh" | xargs clang-format -i
+	@git ls-files "*.c" "*.h" "*.cu" "*.cuh" "*.js" | xargs clang-format -i
 
 # ---- demo --------------------------------------------------------------------------
 .PHONY: demo

@@ -4,6 +4,8 @@
 #include "kld/cli/cli.h"
 #include "kld/compare/compare.h"
 #include "kld/compare/receipt.h"
+#include "kld/compare/html.h"
+#include "kld/compare/markdown.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,16 +23,20 @@ enum {
     KEY_MARGIN,
     KEY_MISMATCH,
     KEY_RECEIPT,
-    KEY_SIGN_KEY
+    KEY_SIGN_KEY,
+    KEY_HTML,
+    KEY_MARKDOWN,
+    KEY_TOKENIZER
 };
 
 typedef struct args {
     cli_common common;
     kld_compare_options opt;
-    const char *ref, *json_file, *receipt_file, *sign_key;
+    const char *ref, *json_file, *html_file, *markdown_file, *receipt_file, *sign_key;
     const char *cand[MAX_CANDIDATES];
     const char *gate[MAX_GATES];
     size_t n_cands, n_gates;
+    bool markdown; /* on stdout, instead of the table */
 } args;
 
 static const struct argp_option options[] = {
@@ -40,6 +46,9 @@ static const struct argp_option options[] = {
      "Write identities, settings and results under one digest (kld verify checks it)", 1},
     {"sign-key", KEY_SIGN_KEY, "KEY", 0, "Sign the receipt with this key (kld keygen makes one)",
      1},
+    {"html", KEY_HTML, "FILE", 0, "A page with charts to FILE, complete in itself", 1},
+    {"markdown", KEY_MARKDOWN, "FILE", OPTION_ARG_OPTIONAL,
+     "Markdown tables: to FILE (--markdown=FILE) beside the table, or instead of it", 1},
     {"fail-above", KEY_FAIL, "METRIC=LIMIT", 0,
      "Exit 1 if any candidate's metric is above LIMIT (repeatable), e.g. mean_kl=0.05", 1},
     {"top-p", KEY_TOP_P, "P", 0, "Mass of the nucleus, temperature 1 (default 0.95)", 2},
@@ -50,6 +59,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "Seed of the bootstrap (default 1)", 3},
     {"margin", KEY_MARGIN, "X", 0,
      "Practical equivalence: mean KL within a factor 1+X (default 0.10)", 3},
+    {"tokenizer", KEY_TOKENIZER, "DIR", 0,
+     "The checkpoint's tokenizer: shows the worst positions as text", 4},
     {"allow-arithmetic-mismatch", KEY_MISMATCH, 0, 0,
      "Compare captures of different engine arithmetic, marked as such", 4},
     {0},
@@ -73,6 +84,11 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     switch (key) {
     case ARGP_KEY_INIT: s->child_inputs[0] = &a->common; return 0;
     case KEY_JSON_FILE: take_json(a, arg, s); return 0;
+    case KEY_HTML: a->html_file = arg; return 0;
+    case KEY_MARKDOWN:
+        a->markdown_file = arg;
+        a->markdown = !arg;
+        return 0;
     case KEY_FAIL:
         if (a->n_gates == MAX_GATES) argp_error(s, "at most %d gates", MAX_GATES);
         a->gate[a->n_gates++] = arg;
@@ -85,6 +101,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_MARGIN: a->opt.margin = cli_f64(s, "--margin", arg); return 0;
     case KEY_RECEIPT: a->receipt_file = arg; return 0;
     case KEY_SIGN_KEY: a->sign_key = arg; return 0;
+    case KEY_TOKENIZER: a->opt.tokenizer = arg; return 0;
     case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
     case ARGP_KEY_ARG:
         if (!a->ref) {
@@ -96,12 +113,33 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         return 0;
     case ARGP_KEY_END:
         if (a->n_cands == 0) argp_error(s, "a reference and at least one candidate are needed");
+        if (a->common.json && a->markdown)
+            argp_error(s, "give a FILE to one of --json and --markdown");
         if (!(a->opt.top_p > 0 && a->opt.top_p <= 1)) argp_error(s, "--top-p must be in (0, 1]");
         if (a->sign_key && !a->receipt_file) argp_error(s, "--sign-key is for --receipt FILE");
         if (a->opt.overlap_k < 1) argp_error(s, "--overlap-k must be at least 1");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+static kld_status html(const json_t *result, kld_buf *out, kld_err *err) {
+    return kld_compare_html(result, NULL, out, err);
+}
+
+static kld_status table(const json_t *result, kld_buf *out, kld_err *err) {
+    return kld_compare_table(result, kld_color(true), out, err);
+}
+
+/* To the file, or to stdout without one. */
+static kld_status write(const json_t *result, const char *path,
+                        kld_status (*text)(const json_t *, kld_buf *, kld_err *), kld_err *err) {
+    kld_buf b = {0};
+    kld_status st = text(result, &b, err);
+    if (st == KLD_OK && path) st = kld_file_write(path, b.data, b.len, err);
+    else if (st == KLD_OK) fputs((const char *)b.data, stdout);
+    kld_buf_free(&b);
+    return st;
 }
 
 static kld_status write_receipt(const args *a, const json_t *result, const kld_key *key,
@@ -116,7 +154,7 @@ static kld_status write_receipt(const args *a, const json_t *result, const kld_k
 
 /* No file that is written may be one that is read, nor be written twice. */
 static kld_status keep_inputs(const args *a, kld_err *err) {
-    const char *out[] = {a->json_file, a->receipt_file};
+    const char *out[] = {a->json_file, a->html_file, a->markdown_file, a->receipt_file};
     for (size_t o = 0; o < sizeof out / sizeof *out; o++) {
         if (!out[o]) continue;
         TRY(kld_output_not_input(out[o], a->ref, err));
@@ -131,12 +169,10 @@ static kld_status keep_inputs(const args *a, kld_err *err) {
 
 static kld_status report(const args *a, json_t *result, kld_err *err) {
     if (a->json_file) TRY(kld_json_save(result, a->json_file, err));
+    if (a->html_file) TRY(write(result, a->html_file, html, err));
+    if (a->markdown_file) TRY(write(result, a->markdown_file, kld_compare_markdown, err));
     if (a->common.json) return cli_print_json(json_incref(result), err);
-    kld_buf text = {0};
-    kld_status st = kld_compare_table(result, kld_color(true), &text, err);
-    if (st == KLD_OK) fputs((const char *)text.data, stdout);
-    kld_buf_free(&text);
-    return st;
+    return write(result, NULL, a->markdown ? kld_compare_markdown : table, err);
 }
 
 kld_status cli_compare(int argc, char **argv, kld_err *err) {

@@ -21,6 +21,7 @@ struct run {
     kld_route_tally *routes;   /* owned [n_cands] */
     size_t *window, n_windows; /* owned: windows of the partition */
     kld_tally tally;
+    kld_tokenizer *tokenizer; /* owned; may be NULL */
 };
 
 /* One window of a batch. */
@@ -217,18 +218,26 @@ static kld_status compare_windows(struct run *r, kld_err *err) {
 }
 
 static kld_status build(struct run *r, const kld_report_side *ref, json_t **out, kld_err *err) {
+    kld_worst *worst;
+    TRY(NEW_ARRAY(&worst, r->n_cands * KLD_WORST, err));
     kld_report report = {.opt = r->opt,
                          .tally = &r->tally,
                          .ref = *ref,
                          .cand = r->side,
                          .role = r->role,
                          .quad = r->quad,
-                         .routes = r->routes};
+                         .routes = r->routes,
+                         .worst = worst,
+                         .tokenizer = r->tokenizer};
     kld_tally_end(&r->tally);
-    return kld_report_build(&report, out, err);
+    kld_status st = kld_worst_read(r->ref, r->cand, &r->tally, worst, err);
+    if (st == KLD_OK) st = kld_report_build(&report, out, err);
+    kld_free(worst);
+    return st;
 }
 
 static void close_all(struct run *r) {
+    kld_tokenizer_free(r->tokenizer);
     kld_tally_free(&r->tally);
     for (size_t k = 0; r->routes && k < r->n_cands; k++) kld_route_tally_free(&r->routes[k]);
     kld_free(r->routes);
@@ -250,6 +259,7 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
     kld_report_side ref;
     kld_status st;
     TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
+    TRY_TO(done, kld_worst_tokenizer(opt->tokenizer, kld_capture_header(r.ref), &r.tokenizer, err));
     TRY_TO(done, choose_windows(&r, err));
     TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));
     TRY_TO(done, find_roles(&r, ref_path, &ref, err));

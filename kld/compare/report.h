@@ -8,6 +8,7 @@
 #include "kld/compare/routes.h"
 #include "kld/compare/stats.h"
 #include "kld/compare/tally.h"
+#include "kld/compare/worst.h"
 #include <stddef.h>
 
 KLD_EXTERN_C_BEGIN
@@ -23,6 +24,8 @@ typedef struct kld_report {
     const kld_role *role;
     const kld_quad *quad;
     const kld_route_tally *routes;
+    const kld_worst *worst;         /* of kld_worst_read; NULL: places alone are told */
+    const kld_tokenizer *tokenizer; /* may be NULL */
 
     /* Filled by kld_report_build. */
     kld_cluster_sums sums;

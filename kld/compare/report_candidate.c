@@ -40,7 +40,30 @@ static void histogram(kld_report *r, json_t *into, const kld_candidate_tally *c)
     for (int b = 0; b < KLD_HIST_BINS; b++) kld_emit_count(e, a, NULL, c->hist[b]);
 }
 
-static void worst(kld_report *r, json_t *into, const kld_candidate_tally *c) {
+static void top_five(kld_report *r, json_t *into, const char *key, const uint32_t *id,
+                     const double *lp, size_t n) {
+    kld_emit *e = &r->emit;
+    json_t *a = kld_emit_array(e, into, key);
+    for (size_t i = 0; i < n; i++) {
+        json_t *o = kld_emit_object(e, a, NULL);
+        kld_emit_count(e, o, "id", id[i]);
+        kld_worst_text(e, o, "text", r->tokenizer, &id[i], 1);
+        kld_emit_real(e, o, "lp", lp[i]);
+    }
+}
+
+static void around(kld_report *r, json_t *into, const kld_worst *w) {
+    kld_emit *e = &r->emit;
+    top_five(r, into, "reference_top5", w->ref_id, w->ref_lp, w->n_ref);
+    top_five(r, into, "candidate_top5", w->cand_id, w->cand_lp, w->n_cand);
+    json_t *o = kld_emit_object(e, into, "context");
+    json_t *ids = kld_emit_array(e, o, "ids");
+    for (size_t i = 0; i < w->n_context; i++) kld_emit_count(e, ids, NULL, w->context[i]);
+    kld_worst_text(e, o, "text", r->tokenizer, w->context, w->n_context);
+}
+
+static void worst(kld_report *r, size_t k, json_t *into) {
+    const kld_candidate_tally *c = &r->tally->cand[k];
     kld_emit *e = &r->emit;
     json_t *a = kld_emit_array(e, into, "worst");
     for (size_t i = 0; i < c->n_worst; i++) {
@@ -48,8 +71,10 @@ static void worst(kld_report *r, json_t *into, const kld_candidate_tally *c) {
         kld_emit_real(e, o, "kl", c->worst[i].value);
         place(r, o, &c->worst[i]);
         kld_emit_count(e, o, "next_id", c->worst[i].label);
+        kld_worst_text(e, o, "next_text", r->tokenizer, &c->worst[i].label, 1);
         kld_emit_count(e, o, "top1_reference", c->worst[i].top_ref);
         kld_emit_count(e, o, "top1_candidate", c->worst[i].top_cand);
+        if (r->worst) around(r, o, &r->worst[k * KLD_WORST + i]);
     }
 }
 
@@ -101,7 +126,7 @@ static void divergence(kld_report *r, size_t k, json_t *cand, int kind) {
     kld_emit_real(e, above, "0.1", share_above(c->values[kind], c->n_values, 0.1));
     kld_emit_real(e, above, "1", share_above(c->values[kind], c->n_values, 1));
     histogram(r, o, c);
-    worst(r, o, c);
+    worst(r, k, o);
 }
 
 static void agreement(kld_report *r, size_t k, json_t *o) {
@@ -177,6 +202,18 @@ static void group_row(kld_report *r, json_t *o, const kld_group *g) {
     kld_emit_real(e, o, "jaccard", kld_group_mean(g, KLD_COL_JACCARD));
 }
 
+static void span(kld_report *r, json_t *rows, const kld_candidate_tally *c, int bin) {
+    const kld_span *s = &c->by_position[bin];
+    kld_emit *e = &r->emit;
+    double n = (double)s->positions;
+    json_t *o = kld_emit_object(e, rows, NULL);
+    kld_emit_count(e, o, "from", (uint64_t)bin * c->span);
+    kld_emit_count(e, o, "to", ((uint64_t)bin + 1) * c->span - 1);
+    kld_emit_count(e, o, "positions", s->positions);
+    kld_emit_real(e, o, "kl_mean", s->estimate / n);
+    kld_emit_real(e, o, "kl_lower_bound", s->bound / n);
+}
+
 static void groups(kld_report *r, size_t k, json_t *cand) {
     const kld_candidate_tally *c = &r->tally->cand[k];
     kld_emit *e = &r->emit;
@@ -194,6 +231,8 @@ static void groups(kld_report *r, size_t k, json_t *cand) {
         else kld_emit_value(e, o, "to", json_null());
         group_row(r, o, &c->by_depth[d]);
     }
+    a = kld_emit_array(e, cand, "by_position");
+    for (int b = 0; b < KLD_SPANS && c->by_position[b].positions; b++) span(r, a, c, b);
     a = kld_emit_array(e, cand, "by_confidence");
     for (int d = 0; d < KLD_CONFIDENCES; d++) {
         json_t *o = kld_emit_object(e, a, NULL);

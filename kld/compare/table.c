@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STRATUM = 28, STRATUM_CANDS = 5 };
+enum { STRATUM = 28, STRATUM_CANDS = 5, WORST = 3 };
 
 /* ---- blocks ------------------------------------------------------------------------------ */
 
@@ -121,19 +121,6 @@ static void candidates(text_out *o, const json_t *r) {
     }
 }
 
-/* A pair with the reference itself says nothing that the candidate's own row does not, and one of
- * different routings compares estimands, not checkpoints: the cells are for that. */
-static bool told_elsewhere(const json_t *r, const json_t *pair) {
-    const json_t *cands = json_object_get(r, "candidates"), *side[2];
-    static const char *const SIDE[] = {"baseline", "candidate"};
-    for (size_t i = 0; i < 2; i++) {
-        side[i] = json_array_get(cands, (size_t)json_integer_value(text_at(pair, SIDE[i], NULL)));
-        if (strcmp(text_of(side[i], "capture"), "the reference itself") == 0) return true;
-        if (table_replay_check(side[i])) return true;
-    }
-    return !table_same_routing(side[0], side[1]);
-}
-
 static void verdicts(text_out *o, const json_t *r) {
     const json_t *pairs = json_object_get(r, "pairs");
     char heading[96];
@@ -142,7 +129,7 @@ static void verdicts(text_out *o, const json_t *r) {
     bool first = true;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *p = json_array_get(pairs, i);
-        if (told_elsewhere(r, p)) continue;
+        if (table_pair_told_elsewhere(r, p)) continue;
         if (first) text_title(o, heading);
         first = false;
         char s[4][TEXT_CELL];
@@ -186,6 +173,53 @@ static void strata(text_out *o, const json_t *r) {
         text_puts(o, "\n");
     }
     if (all > n) text_put(o, "     [%zu] to [%zu] are in --json\n", n + 1, all);
+}
+
+/* The last n characters of s. */
+static void tail(text_out *o, const char *s, size_t n) {
+    size_t i = strlen(s);
+    while (i > 0 && n > 0) {
+        do i--;
+        while (i > 0 && ((unsigned char)s[i] & 0xC0) == 0x80);
+        n--;
+    }
+    text_puts(o, s + i);
+}
+
+static void worst_row(text_out *o, const json_t *w) {
+    const json_t *ref = json_array_get(json_object_get(w, "reference_top5"), 0);
+    const json_t *cand = json_array_get(json_object_get(w, "candidate_top5"), 0);
+    char s[TEXT_CELL];
+    text_put(o, " %6s  ", text_number(s, json_object_get(w, "kl"), 6));
+    tail(o, text_of(json_object_get(w, "context"), "text"), 36);
+    text_puts(o, "|");
+    text_name(o, text_of(w, "next_text"), 12, false);
+    text_puts(o, "|  reference ");
+    text_name(o, text_of(ref, "text"), 10, false);
+    text_puts(o, ", candidate ");
+    text_name(o, text_of(cand, "text"), 10, false);
+    text_puts(o, "\n");
+}
+
+/* Only where there is a text: numbers of tokens tell nobody anything. */
+static void worst(text_out *o, const json_t *r) {
+    const json_t *cands = json_object_get(r, "candidates");
+    bool first = true;
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        const json_t *list = text_at(json_array_get(cands, k), "kl", "worst");
+        for (size_t i = 0; i < json_array_size(list) && i < WORST; i++) {
+            const json_t *w = json_array_get(list, i);
+            if (!json_is_string(json_object_get(w, "next_text")) ||
+                json_number_value(json_object_get(w, "kl")) == 0)
+                break;
+            if (first)
+                text_title(o, "Largest KL: text before |the token that follows|, most probable of "
+                              "each side");
+            first = false;
+            text_put(o, "%s[%zu]", k + 1 < 10 ? " " : "", k + 1);
+            worst_row(o, w);
+        }
+    }
 }
 
 /* Words of `text` in lines of TEXT_WIDTH columns, later lines indented. */
@@ -267,6 +301,7 @@ kld_status kld_compare_table(const json_t *result, bool color, kld_buf *out, kld
     strata(&o, result);
     table_routes(&o, result);
     table_cells(&o, result);
+    worst(&o, result);
     warnings(&o, result);
     return o.st;
 }

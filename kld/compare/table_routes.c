@@ -33,6 +33,17 @@ void table_replay_label(text_out *o, const json_t *c) {
     else text_put(o, "%.12s", text_of(r, "source_digest"));
 }
 
+bool table_pair_told_elsewhere(const json_t *r, const json_t *pair) {
+    const json_t *cands = json_object_get(r, "candidates"), *side[2];
+    static const char *const SIDE[] = {"baseline", "candidate"};
+    for (size_t i = 0; i < 2; i++) {
+        side[i] = json_array_get(cands, (size_t)json_integer_value(text_at(pair, SIDE[i], NULL)));
+        if (strcmp(text_of(side[i], "capture"), "the reference itself") == 0) return true;
+        if (table_replay_check(side[i])) return true;
+    }
+    return !table_same_routing(side[0], side[1]);
+}
+
 /* ---- agreement ------------------------------------------------------------------------ */
 
 static void agreement_row(text_out *o, const json_t *s) {

@@ -9,6 +9,9 @@ bool table_replayed(const json_t *c);
 bool table_replay_check(const json_t *c);
 /* Both natural, or both replayed alike from the same kind of source. */
 bool table_same_routing(const json_t *a, const json_t *b);
+/* A pair with the reference itself says nothing that the candidate's own row does not, and one of
+ * different routings compares estimands, not checkpoints: the cells are for that. */
+bool table_pair_told_elsewhere(const json_t *result, const json_t *pair);
 /* ", routes of the reference" and the like, in up to 38 columns. */
 void table_replay_label(text_out *o, const json_t *c);
 

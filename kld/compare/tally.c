@@ -189,6 +189,23 @@ static size_t confidence_bin(double p) {
     return b;
 }
 
+static kld_span both(kld_span a, kld_span b) {
+    return (kld_span){a.estimate + b.estimate, a.bound + b.bound, a.positions + b.positions};
+}
+
+/* A position beyond the last span makes all of them twice as wide. */
+static void note_position(kld_candidate_tally *c, const kld_position *p, uint64_t position) {
+    if (c->span == 0) c->span = 1;
+    for (; position / c->span >= KLD_SPANS; c->span *= 2)
+        for (size_t b = 0; b < KLD_SPANS; b++)
+            c->by_position[b] = b < KLD_SPANS / 2
+                                    ? both(c->by_position[2 * b], c->by_position[2 * b + 1])
+                                    : (kld_span){0};
+    kld_span *s = &c->by_position[position / c->span];
+    *s = both(*s,
+              (kld_span){p->v[KLD_COL_ESTIMATE + KLD_DIV_KL], p->v[KLD_COL_BOUND + KLD_DIV_KL], 1});
+}
+
 static void note_worst(kld_candidate_tally *c, const kld_place *at) {
     size_t i = c->n_worst;
     while (i > 0 && at->value > c->worst[i - 1].value) i--;
@@ -229,6 +246,7 @@ static void add_position(kld_candidate_tally *c, const kld_position *p, const kl
     group_add(&c->by_stratum[stratum], p);
     group_add(&c->by_depth[depth_bin(where->position)], p);
     group_add(&c->by_confidence[confidence_bin(p->confidence)], p);
+    note_position(c, p, where->position);
     kld_place at = *where;
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
         double v = possible(p, k);

@@ -18,6 +18,7 @@ enum {
     KLD_CONFIDENCES = 5, /* the reference's largest probability: 0-.25-.5-.75-.95-1 */
     KLD_DRAFTS = 7,      /* longest draft of the acceptance proxy */
     KLD_LOCATED = 8,     /* rows that are not finite are located up to here */
+    KLD_SPANS = 64,      /* of equal width over the longest window */
     KLD_WORST = 10,      /* positions of largest KL kept */
     KLD_HIST_PER_DECADE = 8,
     KLD_HIST_FIRST = -9, /* lower edge of the first bin: 1e-9 nats */
@@ -33,6 +34,12 @@ typedef struct kld_group {
     uint64_t inf[KLD_COLUMNS]; /* infinite values, left out of sum */
     uint64_t positions;        /* finite rows; n + inf + undecided */
 } kld_group;
+
+/* KL at the positions of a span of all windows; a sum is not finite when a value is not. */
+typedef struct kld_span {
+    double estimate, bound;
+    uint64_t positions;
+} kld_span;
 
 typedef struct kld_place {
     double value;
@@ -50,6 +57,8 @@ typedef struct kld_candidate_tally {
     size_t n_values, cap_values;
     uint64_t inexact[KLD_DIV_KINDS], unestimated;
     double variance[KLD_DIV_KINDS]; /* sum over positions; NaN once one is unknown */
+    kld_span by_position[KLD_SPANS];
+    uint64_t span; /* positions of each; a power of two, no larger than the longest window asks */
     uint64_t ref_nonfinite, cand_nonfinite;
     kld_place located[KLD_LOCATED], worst[KLD_WORST], max_at[KLD_DIV_KINDS];
     size_t n_located, n_worst;

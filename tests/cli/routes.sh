@@ -1,27 +1,8 @@
 # Routes: the four cells of a reference and a candidate, resuming, and what cannot be replayed.
 . "$(dirname "$0")/lib/t.sh"
-# A tokenizer of 96 ids (!, ", ... `) and windows of ids.
 cp -r "$models/glm4_moe" ref
-{
-    # As the demo's, with other ids.
-    sed 's/"vocab": *{.*//' "$demo/ref/tokenizer.json" | tr -d '\n'
-    awk 'BEGIN {
-        for (i = 0; i < 96; i++) {
-            c = sprintf("%c", 33 + i)
-            if (i >= 94) c = i == 94 ? "\302\241" : "\302\242"
-            if (c == "\"" || c == "\\") c = "\\" c
-            s = s (i ? ", " : "") "\"" c "\": " i
-        }
-        print "\"vocab\": {" s "}, \"merges\": []}}"
-    }'
-} | sed 's/"added_tokens": *\[[^]]*\]/"added_tokens": []/' >ref/tokenizer.json
-awk 'BEGIN {
-    for (w = 0; w < 24; w++) {
-        s = ""
-        for (t = 0; t < 90 + w; t++) { x = (x * 1103515245 + 12345 + w) % 2147483648; s = s (t ? "," : "") int(x / 65536) % 96 }
-        printf "{\"ids\":[%s],\"cluster\":\"c%d\"}\n", s, w % 6
-    }
-}' >text.jsonl
+byte_tokenizer ref
+ids_text >text.jsonl
 expect 0 "$kld" suite build --jsonl text.jsonl --tokenizer ref --window 256 -o s.jsonl
 # A candidate: some weights are gone.
 cp -r ref cand

@@ -8,7 +8,7 @@
 
 #include <omp.h>
 
-enum { WINDOWS = 40, ROWS = 20, CAPTURES = 5 };
+enum { WINDOWS = 40, ROWS = 56, CAPTURES = 5 };
 
 struct kld_capture {
     kld_capture_info info;
@@ -320,6 +320,49 @@ static void all_invalid(void **state) {
     for (size_t w = 0; w < WINDOWS; w++) memcpy(fake[1].rec[w]->count, kept[w], sizeof kept[w]);
 }
 
+/* The ids before a position are the labels of the rows before its own; both lists are those of its
+ * row, the candidate's its own. */
+static void worst_positions(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 3; k++) { /* itself, at the reference's ids, on its own */
+        json_t *out = NULL;
+        assert_int_equal(run("ref", path[k], NULL, &out, NULL), KLD_OK);
+        const json_t *list = json_object_get(json_object_get(first(out), "kl"), "worst");
+        assert_int_equal(json_array_size(list), 10);
+        for (size_t i = 0; i < 10; i++) {
+            const json_t *o = json_array_get(list, i), *ctx = json_object_get(o, "context");
+            size_t w = (size_t)json_integer_value(json_object_get(o, "window"));
+            const kld_records *r = &fake[0].rec[w]->r, *q = &fake[k].rec[w]->r;
+            size_t row = (size_t)json_integer_value(json_object_get(o, "position")) - r->first;
+            const json_t *ids = json_object_get(ctx, "ids");
+            size_t n = row < 48 ? row : 48;
+            assert_int_equal(json_array_size(ids), n);
+            for (size_t t = 0; t < n; t++)
+                assert_int_equal(json_integer_value(json_array_get(ids, t)), r->label[row - n + t]);
+            assert_true(json_is_null(json_object_get(ctx, "text")));
+            assert_true(json_is_null(json_object_get(o, "next_text")));
+            assert_int_equal(json_integer_value(json_object_get(o, "next_id")), r->label[row]);
+            for (size_t t = 0; t < 10; t++) {
+                const kld_records *side = t < 5 ? r : q;
+                const json_t *top = json_object_get(o, t < 5 ? "reference_top5" : "candidate_top5");
+                const json_t *x = json_array_get(top, t % 5);
+                size_t at = row * side->k_ld + t % 5;
+                assert_int_equal(json_array_size(top), 5);
+                assert_int_equal(json_integer_value(json_object_get(x, "id")), side->ids[at]);
+                assert_true(json_number_value(json_object_get(x, "lp")) == side->lp[at]);
+                assert_true(json_is_null(json_object_get(x, "text")));
+            }
+        }
+        json_decref(out);
+    }
+    kld_compare_options o = kld_compare_defaults();
+    json_t *out = NULL;
+    kld_err err = {0};
+    o.tokenizer = "no such directory";
+    assert_int_equal(run("ref", "cand", &o, &out, &err), KLD_E_INPUT);
+    assert_null(out);
+}
+
 /* Every allocation may fail; each failure is reported and leaks nothing (under the sanitizer). */
 static void out_of_memory(void **state) {
     (void)state;
@@ -348,11 +391,12 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted),    cmocka_unit_test(self_is_zero),
-        cmocka_unit_test(refusals),    cmocka_unit_test(arithmetic),
-        cmocka_unit_test(activations), cmocka_unit_test(partitions),
-        cmocka_unit_test(options),     cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(all_invalid), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(accepted),      cmocka_unit_test(self_is_zero),
+        cmocka_unit_test(refusals),      cmocka_unit_test(arithmetic),
+        cmocka_unit_test(activations),   cmocka_unit_test(partitions),
+        cmocka_unit_test(options),       cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(all_invalid),   cmocka_unit_test(worst_positions),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("compare_run", tests, setup, teardown);
 }

@@ -74,6 +74,18 @@ static void schema(void **state) {
             by[k] += cmp_count(json_array_get(a, i), "positions");
         assert_int_equal(by[k], 840);
     }
+    /* Positions 1 to 70: spans of two; their means make up the mean. */
+    const json_t *span = cmp_get(o, "candidates.0.by_position");
+    double total = 0;
+    assert_int_equal(json_array_size(span), 36);
+    for (size_t i = 0; i < 36; i++) {
+        const json_t *row = json_array_get(span, i);
+        assert_int_equal(cmp_count(row, "from"), 2 * i);
+        assert_int_equal(cmp_count(row, "to"), 2 * i + 1);
+        assert_true(cmp_real(row, "kl_mean") >= cmp_real(row, "kl_lower_bound") - 1e-3);
+        total += cmp_real(row, "kl_mean") * (double)cmp_count(row, "positions");
+    }
+    NEAR(total / 840, cmp_real(o, "candidates.0.kl.mean"), 1e-12);
     assert_int_equal(cmp_count(o, "candidates.0.by_depth.0.positions"), 12 * 63);
     assert_string_equal(json_string_value(cmp_get(o, "pairs.0.verdict")), "worse");
     assert_true(cmp_real(o, "pairs.0.difference") > 0);
@@ -144,6 +156,19 @@ static void gates(void **state) {
     snprintf(between, sizeof between, "mean_kl=%.17g", cmp_real(o, "candidates.1.kl.mean"));
     kld_buf_clear(&report);
     assert_int_equal(kld_compare_gates(o, (const char *[]){between}, 1, &report, &err), KLD_OK);
+    /* The same for readers of the result. */
+    const char *two[] = {between, "p999_kl=1e-9"};
+    assert_int_equal(kld_compare_gates_record(o, two, 2, &err), KLD_OK);
+    assert_int_equal(json_array_size(cmp_get(o, "gates")), 4);
+    assert_string_equal(json_string_value(cmp_get(o, "gates.1.metric")), "mean_kl");
+    assert_true(json_is_true(cmp_get(o, "gates.1.passed")));
+    assert_true(json_is_false(cmp_get(o, "gates.2.passed")));
+    assert_true(cmp_real(o, "gates.2.value") == cmp_real(o, "candidates.0.kl.p999"));
+    assert_true(cmp_real(o, "gates.2.limit") == 1e-9);
+    assert_int_equal(cmp_count(o, "gates.3.candidate"), 1);
+    assert_int_equal(kld_compare_gates_record(o, NULL, 0, &err), KLD_OK);
+    assert_int_equal(json_array_size(cmp_get(o, "gates")), 0);
+    assert_int_equal(kld_compare_gates_record(o, (const char *[]){"x=1"}, 1, &err), KLD_E_USAGE);
     static const char *const BAD[] = {"mean_klx=1",  "mean_kl", "mean_kl=", "mean_kl=1x",
                                       "mean_kl=nan", "=1",      ""};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
@@ -152,6 +177,31 @@ static void gates(void **state) {
     }
     assert_non_null(strstr(err.text, "mean_kl"));
     kld_buf_free(&report);
+    json_decref(o);
+}
+
+/* The worst positions are in the table when their text is known: the end of what was before. */
+static void worst_text(void **state) {
+    (void)state;
+    json_t *o = cmp_compared(1, 24, 16, (double[]){0.3}, true);
+    char *s = cmp_table(o, false);
+    assert_null(strstr(s, "Largest KL"));
+    free(s);
+    json_t *w = json_array_get(
+        json_object_get(json_object_get(json_array_get(json_object_get(o, "candidates"), 0), "kl"),
+                        "worst"),
+        0);
+    json_object_set_new(w, "next_text", json_string(" next"));
+    json_object_set_new(w, "reference_top5", json_pack("[{s:s}]", "text", "\xc3\xa9"));
+    json_object_set_new(w, "candidate_top5", json_pack("[{s:s}]", "text", "a long long token"));
+    json_object_set_new(
+        w, "context",
+        json_pack("{s:s}", "text", "cut, 12345678901234567890123456789\xc3\xa9 end\xe2\x90\x8a"));
+    s = cmp_table(o, false);
+    assert_non_null(
+        strstr(s, "  12345678901234567890123456789\xc3\xa9 end\xe2\x90\x8a| next|  reference "
+                  "\xc3\xa9, candidate a long lo~\n"));
+    free(s);
     json_decref(o);
 }
 
@@ -246,9 +296,13 @@ static void folded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(schema),         cmocka_unit_test(repeat_is_the_floor),
-        cmocka_unit_test(gates),          cmocka_unit_test(text),
-        cmocka_unit_test(folded),         cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(schema),
+        cmocka_unit_test(repeat_is_the_floor),
+        cmocka_unit_test(gates),
+        cmocka_unit_test(text),
+        cmocka_unit_test(folded),
+        cmocka_unit_test(worst_text),
+        cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(nothing_scored),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);

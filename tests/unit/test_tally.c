@@ -52,6 +52,39 @@ static void impossible_values(void **state) {
     kld_tally_free(&t);
 }
 
+/* Spans are as wide as 64 of them need to be for the longest window, whatever the order. */
+static void spans(void **state) {
+    (void)state;
+    enum { LONG = 300 };
+    static kld_position p[LONG];
+    const kld_position *pos = p;
+    const kld_window_meta meta = {.cluster = "c"};
+    kld_tally t;
+    for (size_t i = 0; i < LONG; i++)
+        for (int c = 0; c < KLD_COLUMNS; c++) p[i].v[c] = (double)i;
+    assert_int_equal(kld_tally_begin(&t, 1, NULL), KLD_OK);
+    const kld_candidate_tally *c = &t.cand[0];
+    assert_int_equal(kld_tally_window(&t, 0, &meta, 0, 64, &pos, NULL), KLD_OK);
+    assert_int_equal(c->span, 1);
+    assert_true(c->by_position[63].estimate == 63);
+    assert_int_equal(kld_tally_window(&t, 1, &meta, 0, LONG, &pos, NULL), KLD_OK);
+    assert_int_equal(c->span, 8);
+    p[17].v[KLD_COL_ESTIMATE] = NAN; /* a bound alone */
+    assert_int_equal(kld_tally_window(&t, 2, &meta, 0, 64, &pos, NULL), KLD_OK);
+    for (size_t b = 0; b < KLD_SPANS; b++) {
+        double sum = 0;
+        uint64_t n = 0;
+        for (size_t i = 8 * b; i < 8 * b + 8 && i < LONG; i++) {
+            sum += (i < 64 ? 3 : 1) * (double)i;
+            n += i < 64 ? 3 : 1;
+        }
+        assert_int_equal(c->by_position[b].positions, n);
+        assert_true(c->by_position[b].bound == sum);
+        assert_true(b == 2 ? isnan(c->by_position[b].estimate) : c->by_position[b].estimate == sum);
+    }
+    kld_tally_free(&t);
+}
+
 /* Every position is in one bin of each breakdown; infinite values are counted, not summed. */
 static void breakdowns(void **state) {
     (void)state;
@@ -80,6 +113,7 @@ static void breakdowns(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(impossible_values),
+        cmocka_unit_test(spans),
         cmocka_unit_test(breakdowns),
     };
     return cmocka_run_group_tests_name("tally", tests, NULL, NULL);

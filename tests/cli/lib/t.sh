@@ -47,3 +47,30 @@ ids_suite() {
         }
     }'
 }
+
+# byte_tokenizer DIR: a tokenizer of 96 ids (!, ", ... `) for the tiny models, as the demo's with other ids.
+byte_tokenizer() {
+    {
+        sed 's/"vocab": *{.*//' "$demo/ref/tokenizer.json" | tr -d '\n'
+        awk 'BEGIN {
+            for (i = 0; i < 96; i++) {
+                c = sprintf("%c", 33 + i)
+                if (i >= 94) c = i == 94 ? "\302\241" : "\302\242"
+                if (c == "\"" || c == "\\") c = "\\" c
+                s = s (i ? ", " : "") "\"" c "\": " i
+            }
+            print "\"vocab\": {" s "}, \"merges\": []}}"
+        }'
+    } | sed 's/"added_tokens": *\[[^]]*\]/"added_tokens": []/' >"$1/tokenizer.json"
+}
+
+# Texts of its ids: 24 documents in 6 clusters.
+ids_text() {
+    awk 'BEGIN {
+        for (w = 0; w < 24; w++) {
+            s = ""
+            for (t = 0; t < 90 + w; t++) { x = (x * 1103515245 + 12345 + w) % 2147483648; s = s (t ? "," : "") int(x / 65536) % 96 }
+            printf "{\"ids\":[%s],\"cluster\":\"c%d\"}\n", s, w % 6
+        }
+    }'
+}
