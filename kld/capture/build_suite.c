@@ -1,5 +1,6 @@
 #include "kld/capture/build_suite.h"
 
+#include "datasets/partition.h"
 #include "kld/base/num.h"
 
 #include <string.h>
