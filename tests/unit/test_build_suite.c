@@ -6,6 +6,8 @@
 #include "tests/unit/t.h"
 #include "tests/unit/tokkit.h"
 
+#include <omp.h>
+
 enum { BOS = 256, VOCAB = 257, MAX_LEN = 48, MAX_DOCS = 6 };
 
 /* Ids are the bytes of the text; <s> is 256. */
@@ -40,9 +42,12 @@ static kld_document doc_text(const char *text) {
 static kld_status run(kld_suite *s, kld_document *doc, size_t n, const kld_suite_options *o,
                       kld_suite_notes *notes, kld_err *err) {
     kld_tokenizer *t = make_tokenizer(true);
-    const kld_documents docs = {.doc = doc, .n = n, .cap = n};
+    kld_document copy[MAX_DOCS]; /* the builder adds ids to it */
+    kld_documents docs = {.doc = copy, .n = n, .cap = n};
     memset(err, 0, sizeof *err);
+    if (n) memcpy(copy, doc, n * sizeof *doc);
     kld_status st = kld_suite_build(s, &docs, t, o, notes, err);
+    kld_arena_free(&docs.arena);
     kld_tokenizer_free(t);
     return st;
 }
@@ -396,7 +401,7 @@ static void errors(void **state) {
         refuses(&doc, 1, &usage[i].o, KLD_E_USAGE, usage[i].text);
     kld_suite_options o = {.window = 4, .stride = 4, .bos = KLD_BOS_FIRST};
     kld_tokenizer *t = make_tokenizer(false);
-    const kld_documents docs = {.doc = &doc, .n = 1};
+    kld_documents docs = {.doc = &doc, .n = 1};
     kld_suite s;
     kld_suite_notes notes;
     kld_err e = {0};
@@ -429,21 +434,33 @@ static void errors(void **state) {
 static void no_memory(void **state) {
     (void)state;
     kld_document doc[] = {doc_text("a few words"), doc_ids(TEN, 10)};
-    const kld_documents docs = {.doc = doc, .n = 2};
-    const kld_suite_options o = {.window = 3, .stride = 1, .bos = KLD_BOS_EVERY};
+    kld_choice_rules rules = {.seed = 1, .per_cluster = 100};
+    kld_split split = {.n = 1, .part = {{"all of it", 1}}};
+    const kld_suite_options o = {.window = 3,
+                                 .stride = 1,
+                                 .bos = KLD_BOS_EVERY,
+                                 .rules = &rules,
+                                 .split = &split,
+                                 .by_content = true};
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
     kld_tokenizer *t = make_tokenizer(true);
     kld_suite s;
     kld_suite_notes notes;
     kld_err e = {0};
     size_t n = 1;
     for (kld_status st = KLD_E_NOMEM; st != KLD_OK; n++) {
+        kld_document copy[] = {doc[0], doc[1]};
+        kld_documents docs = {.doc = copy, .n = 2};
         kld_mem_fail_after(n);
         st = kld_suite_build(&s, &docs, t, &o, &notes, &e);
         kld_mem_fail_after(0);
+        kld_arena_free(&docs.arena);
         if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("%zu: %s", n, e.text);
         assert_true((st == KLD_OK) == (s.arena.head != NULL));
     }
     assert_true(n > 10);
+    omp_set_num_threads(threads);
     kld_suite_free(&s);
     kld_tokenizer_free(t);
 }
