@@ -18,6 +18,8 @@ static kld_status source_lines(const json_t *v, kld_buf *out, kld_err *err) {
         s = json_array_get(sources, i);
         const json_t *files = json_object_get(s, "files");
         const char *first = json_string_value(json_array_get(files, 0));
+        const char *slash = first ? strrchr(first, '/') : NULL;
+        if (slash) first = slash + 1;
         TRY(tell_name(*tell_str(s, "dataset") ? tell_str(s, "dataset")
                       : first                 ? first
                                               : "",

@@ -79,6 +79,16 @@ static bool roll(rolling *r, const uint32_t *ids, size_t i, uint64_t *hash) {
     return i + 1 >= r->width;
 }
 
+static bool varied(const uint32_t *ids) {
+    size_t n = 0;
+    for (size_t i = 0; i < KLD_GRAM && n < KLD_VARIED; i++) {
+        size_t k = 0;
+        while (k < i && ids[k] != ids[i]) k++;
+        n += k == i;
+    }
+    return n == KLD_VARIED;
+}
+
 static void sign(const uint32_t *ids, size_t n, signature *s) {
     rolling r = roll_begin(KLD_SHINGLE);
     uint64_t h;
@@ -155,11 +165,12 @@ static size_t filter_bit(const kld_overlap *o, uint64_t hash) {
 static void index_grams(kld_overlap *o) {
     uint64_t h;
     for (size_t p = 0; p < o->n_pieces; p++) {
+        const uint32_t *ids = o->piece[p].ids;
         rolling r = roll_begin(KLD_GRAM);
         for (size_t i = 0; i < o->piece[p].n; i++) {
-            if (!roll(&r, o->piece[p].ids, i, &h)) continue;
-            size_t at = i + 1 - KLD_GRAM, k = find(o, o->piece[p].ids + at, h);
-            size_t bit = filter_bit(o, h);
+            size_t at = i + 1 - KLD_GRAM;
+            if (!roll(&r, ids, i, &h) || !varied(ids + at)) continue;
+            size_t k = find(o, ids + at, h), bit = filter_bit(o, h);
             if (o->slot[k].piece == EMPTY) o->slot[k] = (slot){(uint32_t)p, (uint32_t)at};
             o->filter[bit / 8] |= (unsigned char)(1u << bit % 8);
         }
@@ -350,13 +361,13 @@ void kld_overlap_result(const kld_overlap *o, kld_overlap_group *out, kld_overla
         out[g] = (kld_overlap_group){.similarity = o->best[g],
                                      .similar = o->where[g] ? o->where[g] : ""};
     for (size_t p = 0; p < o->n_pieces && o->sealed; p++) {
+        const uint32_t *ids = o->piece[p].ids;
         rolling r = roll_begin(KLD_GRAM);
         kld_overlap_group *g = &out[o->piece[p].group];
         for (size_t i = 0; i < o->piece[p].n; i++) {
-            if (!roll(&r, o->piece[p].ids, i, &h)) continue;
-            size_t k = find(o, o->piece[p].ids + (i + 1 - KLD_GRAM), h);
+            if (!roll(&r, ids, i, &h) || !varied(ids + (i + 1 - KLD_GRAM))) continue;
             g->grams++;
-            g->found += o->found[k];
+            g->found += o->found[find(o, ids + (i + 1 - KLD_GRAM), h)];
         }
     }
     for (size_t g = 0; g < o->groups; g++) {

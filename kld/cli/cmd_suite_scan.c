@@ -110,10 +110,11 @@ kld_status cli_suite_scan(int argc, char **argv, kld_err *err) {
     if (st == KLD_OK) st = report(&a, v, err);
     double worst = json_number_value(json_object_get(v, "most"));
     if (st == KLD_OK && a.gate && worst > a.fail_above)
-        st = kld_fail(err, KLD_E_GATE,
-                      "%.4g of a cluster's 13-grams is in the calibration text, above the limit of "
-                      "%.4g",
-                      worst, a.fail_above);
+        st = kld_fail(
+            err, KLD_E_GATE,
+            "%.2f %% of the 13-grams of a cluster are in the calibration text; the limit is "
+            "%.2f %%",
+            100 * worst, 100 * a.fail_above);
     json_decref(v);
     kld_free(a.against);
     return st;
