@@ -116,6 +116,7 @@ static bool agree(const kld_window *a, size_t ba, const kld_window *b, size_t bb
 /* Does b go on with the document of a, from inside of it?  *ba and *bb: is there a BOS. */
 static bool goes_on(const kld_window *a, const kld_window *b, bool bos, size_t *ba, size_t *bb) {
     if (strcmp(a->source, b->source) != 0 || strcmp(a->cluster, b->cluster) != 0) return false;
+    if (b->offset > INT64_MAX) return false; /* no sum below may pass 2^64 */
     for (size_t k = 0; k < (bos ? 4 : 1); k++) {
         *ba = k & 1;
         *bb = k >> 1;

@@ -64,6 +64,13 @@ static kld_status number(const json_t *o, const char *key, size_t *out, kld_err 
     return KLD_OK;
 }
 
+/* At most so many; 0 would leave nothing. */
+static kld_status limit(const json_t *o, const char *key, size_t *out, kld_err *err) {
+    TRY(number(o, key, out, err));
+    if (*out > 0 || !json_object_get(o, key)) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT, "'%s' is 0; at least 1 is legal", key);
+}
+
 static kld_status path_of(reader *r, const char *name, const char **out, kld_err *err) {
     kld_buf b = {0};
     char *copy;
@@ -260,17 +267,20 @@ static kld_status read_root(reader *r, const json_t *root, kld_err *err) {
     TRY(text(r, root, "keep_partitions", &path, err));
     if (path) TRY(path_of(r, path, &m->keep, err));
     TRY(number(root, "window", &m->opt.window, err));
-    TRY(number(root, "stride", &m->opt.stride, err));
+    TRY(limit(root, "stride", &m->opt.stride, err));
     m->opt.score_last_set = json_object_get(root, "score_last") != NULL;
     TRY(number(root, "score_last", &m->opt.score_last, err));
     TRY(bos(root, &m->opt.bos, err));
     if (json_object_get(root, "seed")) TRY(kld_json_u64(root, "seed", &m->opt.seed, err));
-    TRY(number(root, "per_document", &m->per_document, err));
-    TRY(number(root, "per_cluster", &m->per_cluster, err));
+    TRY(limit(root, "per_document", &m->per_document, err));
+    TRY(limit(root, "per_cluster", &m->per_cluster, err));
     TRY(split(root, &m->split, err));
     TRY(excludes(r, root, err));
     if (json_object_get(root, "exclude_above"))
         TRY(kld_json_f64(root, "exclude_above", &m->exclude_above, err));
+    if (!(m->exclude_above >= 0 && m->exclude_above < 1))
+        return kld_fail(err, KLD_E_INPUT, "'exclude_above' is %g; at least 0 and below 1 is legal",
+                        m->exclude_above);
     return sources(r, root, err);
 }
 
