@@ -231,10 +231,10 @@ static void about_clusters(json_t *list, const cell *c, size_t n, bool *ok) {
             clusters += c[i + m].clusters;
         if (clusters < KLD_ENOUGH_CLUSTERS)
             warn(list, ok, "few_clusters",
-                 "%s%s%s has %zu clusters: its intervals will be rough. Add documents rather than "
+                 "%s%s%s has %zu cluster%s: its intervals will be rough. Add documents rather than "
                  "tokens; %d clusters or more are advised",
                  parts ? "partition '" : "the suite", parts ? shown(c[i].partition, name) : "",
-                 parts ? "'" : "", clusters, KLD_ENOUGH_CLUSTERS);
+                 parts ? "'" : "", clusters, clusters == 1 ? "" : "s", KLD_ENOUGH_CLUSTERS);
         for (size_t k = i; k < i + m && m > 1; k++)
             if (c[k].clusters == 1)
                 warn(list, ok, "one_cluster_stratum",

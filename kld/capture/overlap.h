@@ -5,11 +5,11 @@
  * not there.  Ids and not words: it is what the model reads, and it means the same in every
  * language.  Of English, 13 ids are about ten words, which two texts hardly have in common unless
  * one is from the other or both quote.
- * Rows of fewer than KLD_VARIED different ids are passed over: rules of dashes and borders of tables
- * are in every file.
- * Similarity: the Jaccard index of the sets of KLD_SHINGLE-grams, estimated from one permutation
- * cut into KLD_BINS bins (Li, Owen, Zhang, "One permutation hashing", NIPS 2012): bins whose
- * smallest hashes agree / bins that are not empty in both; its standard error is at most 0.045 where no bin is empty. */
+ * Rows of fewer than KLD_VARIED different ids are passed over: rules of dashes and borders of
+ * tables are in every file. Similarity: the Jaccard index of the sets of KLD_SHINGLE-grams,
+ * estimated from one permutation cut into KLD_BINS bins (Li, Owen, Zhang, "One permutation
+ * hashing", NIPS 2012): bins whose smallest hashes agree / bins that are not empty in both; its
+ * standard error is at most 0.045 where no bin is empty. */
 #ifndef KLD_CAPTURE_OVERLAP_H
 #define KLD_CAPTURE_OVERLAP_H
 #include "kld/base/status.h"

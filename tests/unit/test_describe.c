@@ -83,7 +83,7 @@ static void cells(void **state) {
     assert_non_null(warning(v, "few_positions"));
     assert_non_null(warning(v, "no_tokenizer"));
     const char *few = json_string_value(json_object_get(warning(v, "few_clusters"), "text"));
-    assert_non_null(strstr(few, "partition 'a' has 1 clusters"));
+    assert_non_null(strstr(few, "partition 'a' has 1 cluster:"));
     const char *one = json_string_value(json_object_get(warning(v, "one_cluster_stratum"), "text"));
     assert_non_null(strstr(one, "stratum 'y' of partition 'b' has one cluster"));
     json_decref(v);
