@@ -211,8 +211,9 @@ static kld_status keep_old(unit *u, size_t n, const kld_suite *keep, kld_err *er
 
 /* The units of one stratum. */
 static void divide(unit *u, size_t n, const kld_split *split) {
-    double missing[KLD_MAX_PARTS], all = 0, open = 0, at = 0, sum = 0;
+    double missing[KLD_MAX_PARTS] = {0}, all = 0, open = 0, at = 0, sum = 0;
     for (size_t i = 0; i < n; i++) all += (double)u[i].positions;
+    for (size_t i = 0; i < n; i++) open += *u[i].partition ? 0 : (double)u[i].positions;
     for (size_t k = 0; k < split->n; k++) {
         missing[k] = split->part[k].share * all;
         for (size_t i = 0; i < n; i++)
@@ -221,12 +222,12 @@ static void divide(unit *u, size_t n, const kld_split *split) {
         if (missing[k] < 0) missing[k] = 0;
         sum += missing[k];
     }
-    for (size_t i = 0; i < n; i++) open += *u[i].partition ? 0 : (double)u[i].positions;
+    size_t k = 0;
+    double end = missing[0]; /* of the range of partition k */
     for (size_t i = 0; i < n; i++) {
         if (*u[i].partition) continue;
         double middle = open > 0 ? (at + (double)u[i].positions / 2) / open * sum : 0;
-        size_t k = 0;
-        for (double end = missing[0]; k + 1 < split->n && middle >= end; end += missing[k]) k++;
+        while (k + 1 < split->n && middle >= end) end += missing[++k];
         at += (double)u[i].positions;
         u[i].partition = split->part[k].name;
     }

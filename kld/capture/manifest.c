@@ -218,7 +218,7 @@ static kld_status split(const json_t *root, kld_split *out, kld_err *err) {
     TRY(kld_json_obj(root, "split", &o, err));
     kld_status st = KLD_OK;
     json_object_foreach(o, name, v) {
-        double share;
+        double share = 0;
         if (st == KLD_OK) st = kld_json_f64(o, name, &share, err);
         if (st == KLD_OK) st = kld_buf_addf(&b, err, "%s%s=%.17g", b.len ? "," : "", name, share);
     }
@@ -230,7 +230,7 @@ static kld_status split(const json_t *root, kld_split *out, kld_err *err) {
 static kld_status excludes(reader *r, const json_t *root, kld_err *err) {
     const json_t *v = json_object_get(root, "exclude_overlap");
     kld_manifest *m = r->m;
-    const char *name;
+    const char *name = "";
     if (!v) return KLD_OK;
     size_t n = count_of(v);
     if (n == 0) TRY(name_at(root, "exclude_overlap", 0, &name, err));

@@ -275,11 +275,12 @@ static kld_status make(args *a, kld_documents *docs, kld_suite *s, kld_err *err)
                                     .quota = m->quota,
                                     .n_quotas = m->n_quotas,
                                     .source = names};
-    if (m->per_document || m->per_cluster || m->n_quotas) m->opt.rules = &rules;
-    if (m->split.n) m->opt.split = &m->split;
-    m->opt.keep = m->keep ? &keep : NULL;
-    m->opt.sums = sums;
-    TRY_TO(done, kld_suite_build(s, docs, t, &m->opt, &notes, err));
+    kld_suite_options opt = m->opt;
+    if (m->per_document || m->per_cluster || m->n_quotas) opt.rules = &rules;
+    if (m->split.n) opt.split = &m->split;
+    if (m->keep) opt.keep = &keep;
+    opt.sums = sums;
+    TRY_TO(done, kld_suite_build(s, docs, t, &opt, &notes, err));
     TRY_TO(done, kld_manifest_record(m, sums, excluded, s, err));
     say_notes(a, s, &notes, excluded);
     TRY_TO(done, kld_suite_save(s, a->output, err));
