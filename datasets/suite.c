@@ -1,5 +1,6 @@
 #include "datasets/suite.h"
 
+#include "datasets/partition.h"
 #include "kld/base/buf.h"
 #include "kld/base/file.h"
 #include "kld/base/json.h"
@@ -137,6 +138,30 @@ static kld_status read_window(kld_suite *s, const json_t *line, size_t index, kl
     return KLD_OK;
 }
 
+/* How it was built: told on, not used. */
+static kld_status read_built(kld_suite *s, const json_t *line, kld_err *err) {
+    static const char *const keys[] = {"seed", "sources", "choice", "allocation", "partitions"};
+    kld_buf text = {0};
+    kld_status st = KLD_OK;
+    bool whole = true;
+    json_t *o = json_object();
+    for (size_t i = 0; o && i < sizeof keys / sizeof *keys; i++) {
+        json_t *v = json_object_get(line, keys[i]);
+        if (v) whole = whole && json_object_set(o, keys[i], v) == 0;
+    }
+    if (!o || !whole) st = kld_fail(err, KLD_E_NOMEM, "out of memory for the header");
+    if (st == KLD_OK && json_object_size(o) > 0) {
+        char *copy;
+        st = kld_json_dump(o, false, &text, err);
+        if (st == KLD_OK)
+            st = kld_arena_strndup(&s->arena, &copy, (char *)text.data, text.len, err);
+        if (st == KLD_OK) s->built = copy;
+    }
+    kld_buf_free(&text);
+    json_decref(o);
+    return st;
+}
+
 typedef struct header {
     bool present;
     uint64_t windows;
@@ -171,7 +196,7 @@ static kld_status read_header(kld_suite *s, const json_t *line, header *h, kld_e
     s->window = (size_t)window;
     s->stride = (size_t)stride;
     h->present = true;
-    return KLD_OK;
+    return read_built(s, line, err);
 }
 
 static kld_status read_line(kld_suite *s, const char *text, size_t n, header *h, kld_err *err) {
@@ -189,31 +214,6 @@ static kld_status read_line(kld_suite *s, const char *text, size_t n, header *h,
         if (st == KLD_OK) s->n_windows++;
     }
     json_decref(line);
-    return st;
-}
-
-static int by_cluster(const void *a, const void *b) {
-    const kld_window *x = *(const kld_window *const *)a, *y = *(const kld_window *const *)b;
-    int c = strcmp(x->cluster, y->cluster);
-    return c ? c : strcmp(x->partition, y->partition);
-}
-
-kld_status kld_suite_check_partitions(const kld_suite *s, kld_err *err) {
-    const kld_window **order;
-    if (s->n_windows == 0) return KLD_OK;
-    TRY(kld_calloc((void **)&order, s->n_windows, sizeof *order, err));
-    for (size_t i = 0; i < s->n_windows; i++) order[i] = &s->windows[i];
-    qsort(order, s->n_windows, sizeof *order, by_cluster);
-    kld_status st = KLD_OK;
-    for (size_t i = 1; i < s->n_windows && st == KLD_OK; i++) {
-        const kld_window *a = order[i - 1], *b = order[i];
-        if (strcmp(a->cluster, b->cluster) == 0 && strcmp(a->partition, b->partition) != 0)
-            st = kld_fail(
-                err, KLD_E_INPUT,
-                "cluster '%s' is in partition '%s' and in '%s'; a cluster must stay in one",
-                a->cluster, a->partition, b->partition);
-    }
-    kld_free(order);
     return st;
 }
 
@@ -332,10 +332,13 @@ kld_status kld_suite_save(kld_suite *s, const char *path, kld_err *err) {
            kld_buf_addf(&b, err,
                         "{\"kld_suite\":1,\"tokenizer\":\"%s\",\"vocab\":%zu,\"window\":%zu,"
                         "\"stride\":%zu,\"bos\":\"%s\",\"windows\":%zu,\"tokens\":%llu,"
-                        "\"positions\":%llu,\"digest\":\"%s\"}\n",
+                        "\"positions\":%llu,\"digest\":\"%s\"",
                         kld_digest_hex(&s->tokenizer, tokenizer), s->vocab, s->window, s->stride,
                         s->bos, s->n_windows, (unsigned long long)s->tokens,
                         (unsigned long long)s->positions, kld_digest_hex(&s->digest, digest)));
+    /* Members of an object, or its end alone. */
+    TRY_TO(done,
+           kld_buf_addf(&b, err, "%s%s\n", s->built ? "," : "", s->built ? s->built + 1 : "}"));
     for (size_t i = 0; i < s->n_windows; i++) TRY_TO(done, add_window(&s->windows[i], &b, err));
     TRY_TO(done, kld_file_write(path, b.data, b.len, err));
 done:

@@ -4,6 +4,7 @@
  * On disk a suite is JSON Lines (docs/suites.md).  Line 1 is the header object
  *   {"kld_suite": 1, "tokenizer": HEX, "vocab": N, "window": N, "stride": N,
  *    "bos": "none|first|every", "windows": N, "digest": HEX, ...}
+ * where what stands for "..." tells how it was built and is outside the digest,
  * and every further line one window
  *   {"ids": [...], "score_from": S, "source": "...", "cluster": "...", "stratum": "...",
  *    "partition": "...", "offset": O, "tokens_sha256": HEX}
@@ -48,6 +49,9 @@ typedef struct kld_suite {
     const char *bos;   /* "none", "first", "every", "" unknown */
     kld_digest digest; /* over tokenizer, vocab, bos and every window's ids, score_from,
                           cluster, stratum and partition, in order */
+    const char *built; /* JSON object of the header's keys "seed", "sources", "choice", "allocation"
+                          and "partitions", as far as there are; NULL when there are none */
+    const char *partition; /* set by kld_suite_select: which windows are here; NULL = all */
     kld_arena arena;
 } kld_suite;
 
@@ -65,10 +69,6 @@ KLD_NODISCARD kld_status kld_suite_save(kld_suite *s, const char *path, kld_err 
 
 /* Fill in tokens/positions and all digests from the windows. */
 KLD_NODISCARD kld_status kld_suite_seal(kld_suite *s, kld_err *err);
-
-/* KLD_E_INPUT when one cluster is in two partitions: what was tuned on would leak into what
- * is reported. */
-KLD_NODISCARD kld_status kld_suite_check_partitions(const kld_suite *s, kld_err *err);
 
 void kld_suite_free(kld_suite *s);
 

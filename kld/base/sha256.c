@@ -46,6 +46,28 @@ kld_status kld_sha256_of(const void *data, size_t n, kld_digest *out, kld_err *e
     return st;
 }
 
+kld_status kld_sha256_file(const char *path, kld_digest *out, kld_err *err) {
+    enum { PIECE = 1 << 20 };
+    kld_file f;
+    kld_sha256 s = {0};
+    unsigned char *piece = NULL;
+    TRY(kld_file_open(&f, path, err));
+    kld_status st;
+    TRY_TO(done, NEW_ARRAY(&piece, PIECE, err));
+    TRY_TO(done, kld_sha256_begin(&s, err));
+    for (uint64_t at = 0; at < f.size; at += PIECE) {
+        size_t n = f.size - at < PIECE ? (size_t)(f.size - at) : PIECE;
+        TRY_TO(done, kld_file_read(&f, piece, at, n, err));
+        TRY_TO(done, kld_sha256_add(&s, piece, n, err));
+    }
+    TRY_TO(done, kld_sha256_end(&s, out, err));
+done:
+    kld_sha256_drop(&s);
+    kld_free(piece);
+    kld_file_close(&f);
+    return st;
+}
+
 char *kld_hex(const unsigned char *b, size_t n, char *hex) {
     static const char digit[] = "0123456789abcdef";
     for (size_t i = 0; i < n; i++) {

@@ -1,7 +1,9 @@
 #include "kld/capture/build_suite.h"
 
 #include "kld/base/num.h"
+#include "kld/capture/encode.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct builder {
@@ -10,16 +12,23 @@ typedef struct builder {
     kld_suite_notes *notes;
     bool has_bos;
     uint32_t bos;
-    size_t cap; /* of s->windows while it grows on the heap */
+    size_t cap; /* of both arrays while they grow on the heap */
     kld_window *windows;
+    kld_choice_window *choice; /* of each */
 } builder;
 
-static kld_status add_window(builder *b, const kld_window *w, kld_err *err) {
+static kld_status add_window(builder *b, const kld_window *w, const kld_choice_window *c,
+                             kld_err *err) {
     if (b->s->n_windows == b->cap) {
         size_t cap = num_max(64, 2 * b->cap);
         TRY(kld_realloc((void **)&b->windows, cap, sizeof *b->windows, err));
+        TRY(kld_realloc((void **)&b->choice, cap, sizeof *b->choice, err));
         b->cap = cap;
     }
+    b->choice[b->s->n_windows] = *c;
+    b->choice[b->s->n_windows].tokens = w->n;
+    b->choice[b->s->n_windows].offset = w->offset;
+    b->choice[b->s->n_windows].taken = true;
     b->windows[b->s->n_windows++] = *w;
     return KLD_OK;
 }
@@ -31,33 +40,40 @@ static kld_status keep(builder *b, const char *text, const char **out, kld_err *
     return KLD_OK;
 }
 
-/* Windows of one document of n ids.  `scored` is the index of the first id of the document
- * that no window has predicted yet: the first id has no context unless BOS precedes it. */
-static kld_status cut(builder *b, const kld_window *proto, const uint32_t *ids, size_t n, bool *any,
-                      kld_err *err) {
+/* First position of a window that predicts id `first` of the document or one behind it: position t
+ * predicts ids[start + t + 1 - bos]. */
+static size_t position_of(size_t first, size_t start, bool bos) {
+    return first + bos > start + 1 ? first + bos - start - 1 : 0;
+}
+
+/* Windows of one document.  `scored` is the index of the first id that no window has predicted
+ * yet and that is to be: the first id has no context unless BOS precedes it. */
+static kld_status cut(builder *b, const kld_window *proto, const kld_choice_window *choice,
+                      const kld_document *d, bool *any, kld_err *err) {
     const kld_suite_options *o = b->opt;
-    size_t scored = 0;
+    const size_t n = d->n_ids, first = kld_document_first(d);
     *any = false;
-    for (size_t start = 0; start < n;) {
+    for (size_t start = 0, scored = first; start < n;) {
         bool bos = o->bos == KLD_BOS_EVERY || (o->bos == KLD_BOS_FIRST && start == 0);
-        if (ids[start] == b->bos) bos = false; /* never two; packed text has it anywhere */
-        size_t room = o->window - bos, take = num_min(room, n - start);
+        if (d->ids[start] == b->bos) bos = false; /* never two; packed text has it anywhere */
+        size_t room = o->window - bos, take = num_min(room, n - start), end = start + take;
         kld_window w = *proto;
         w.n = take + bos;
         w.offset = start;
         TRY(ARENA_ARRAY(&b->s->arena, &w.ids, w.n, err));
         if (bos) w.ids[0] = b->bos;
-        memcpy(w.ids + bos, ids + start, take * sizeof *ids);
-        /* Position t of the window predicts w.ids[t+1] = ids[start + t + 1 - bos]. */
-        w.score_from = scored + bos > start + 1 ? scored + bos - start - 1 : 0;
-        if (o->score_last_set) w.score_from = w.n - 1 > o->score_last ? w.n - 1 - o->score_last : 0;
+        memcpy(w.ids + bos, d->ids + start, take * sizeof *w.ids);
+        w.score_from = position_of(scored, start, bos);
+        if (o->score_last_set)
+            w.score_from = num_max(position_of(first, start, bos),
+                                   w.n - 1 > o->score_last ? w.n - 1 - o->score_last : 0);
         /* BOS can push a window of stride 1 back to the end of the one before. */
-        if (start + take > scored && kld_window_scored(&w) > 0) {
-            TRY(add_window(b, &w, err));
+        if (end > scored && kld_window_scored(&w) > 0) {
+            TRY(add_window(b, &w, choice, err));
             *any = true;
         }
-        scored = start + take;
-        if (scored == n) break;
+        scored = num_max(scored, end);
+        if (end == n) break;
         /* Windows share `window - stride` ids; BOS must not open a gap between them. */
         size_t shared = o->window - o->stride;
         start += take > shared ? take - shared : 1;
@@ -76,36 +92,32 @@ static kld_status check_bos(builder *b, const uint32_t *ids, size_t n, kld_err *
     return KLD_OK;
 }
 
-static kld_status add_document(builder *b, const kld_document *d, size_t index,
-                               const kld_tokenizer *tokenizer, kld_err *err) {
-    kld_ids ids = {0};
-    const uint32_t *v = d->ids;
-    size_t n = d->n_ids;
+static kld_status content(const kld_document *d, kld_digest *out, kld_err *err) {
+    kld_buf b = {0};
+    kld_status st = kld_buf_reserve(&b, 4 * d->n_ids, err);
+    for (size_t i = 0; i < d->n_ids && st == KLD_OK; i++) st = kld_buf_u32(&b, d->ids[i], err);
+    if (st == KLD_OK) st = kld_sha256_of(b.data ? (void *)b.data : (void *)"", b.len, out, err);
+    kld_buf_free(&b);
+    return st;
+}
+
+static kld_status add_document(builder *b, const kld_document *d, size_t index, kld_err *err) {
     kld_window proto = {0};
+    kld_choice_window choice = {.document = index, .origin = d->origin};
     bool any = false;
-    kld_status st = KLD_OK;
-    if (d->text) {
-        TRY_TO(done, kld_tokenizer_encode(tokenizer, d->text, d->bytes, &ids, err));
-        v = ids.v;
-        n = ids.n;
-    }
-    for (size_t i = 0; i < n; i++)
-        if (v[i] >= b->s->vocab) {
-            st = kld_fail(err, KLD_E_INPUT, "id %u at %zu, but the tokenizer has %zu ids",
-                          (unsigned)v[i], i, b->s->vocab);
-            goto done;
-        }
-    TRY_TO(done, keep(b, d->source, &proto.source, err));
-    TRY_TO(done, keep(b, d->cluster, &proto.cluster, err));
-    TRY_TO(done, keep(b, d->stratum, &proto.stratum, err));
-    TRY_TO(done, keep(b, *d->partition || !b->opt->partition ? d->partition : b->opt->partition,
-                      &proto.partition, err));
-    TRY_TO(done, check_bos(b, v, n, err));
-    TRY_TO(done, cut(b, &proto, v, n, &any, err));
+    const char *partition = *d->partition || !b->opt->partition ? d->partition : b->opt->partition;
+    TRY(keep(b, d->source, &proto.source, err));
+    TRY(keep(b, d->cluster, &proto.cluster, err));
+    TRY(keep(b, d->stratum, &proto.stratum, err));
+    TRY(keep(b, partition, &proto.partition, err));
+    TRY(kld_partition_check_name(partition, err));
+    TRY(check_bos(b, d->ids, d->n_ids, err));
+    TRY(content(d, &choice.content, err));
+    choice.cluster = proto.cluster;
+    choice.stratum = proto.stratum;
+    TRY(cut(b, &proto, &choice, d, &any, err));
     if (!any) b->notes->empty_documents++;
-done:
-    kld_ids_free(&ids);
-    return kld_where(err, st, "document %zu ('%s')", index, d->cluster);
+    return KLD_OK;
 }
 
 static kld_status check_options(builder *b, kld_err *err) {
@@ -124,10 +136,49 @@ static kld_status check_options(builder *b, kld_err *err) {
     return KLD_OK;
 }
 
+static int by_content(const void *a, const void *b) {
+    const kld_choice_window *x = *(const kld_choice_window *const *)a;
+    const kld_choice_window *y = *(const kld_choice_window *const *)b;
+    int c = (x->origin > y->origin) - (x->origin < y->origin);
+    if (c == 0) c = memcmp(&x->content, &y->content, sizeof x->content);
+    if (c == 0) c = (x->document > y->document) - (x->document < y->document);
+    return c ? c : (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* What was taken, in the order of the suite, from the heap into *s. */
+static kld_status gather(builder *b, kld_err *err) {
+    kld_suite *s = b->s;
+    const kld_choice_window **order;
+    size_t n = 0, last = SIZE_MAX;
+    TRY(kld_calloc((void **)&order, s->n_windows, sizeof *order, err));
+    for (size_t i = 0; i < s->n_windows; i++)
+        if (b->choice[i].taken) order[n++] = &b->choice[i];
+    if (n && b->opt->by_content) qsort(order, n, sizeof *order, by_content);
+    kld_status st = ARENA_ARRAY(&s->arena, &s->windows, n, err);
+    for (size_t i = 0; i < n && st == KLD_OK; i++) {
+        const kld_window *w = &b->windows[order[i] - b->choice];
+        s->windows[i] = *w;
+        if (!b->opt->sums) continue;
+        kld_source_sums *sums = &b->opt->sums[order[i]->origin];
+        sums->documents += order[i]->document != last;
+        sums->windows++;
+        sums->tokens += w->n;
+        sums->positions += kld_window_scored(w);
+        last = order[i]->document;
+    }
+    s->n_windows = n;
+    kld_free(order);
+    return st;
+}
+
 static kld_status finish(builder *b, kld_err *err) {
     kld_suite *s = b->s;
-    TRY(ARENA_ARRAY(&s->arena, &s->windows, s->n_windows, err));
-    if (s->n_windows) memcpy(s->windows, b->windows, s->n_windows * sizeof *s->windows);
+    const kld_suite_options *o = b->opt;
+    b->notes->windows = s->n_windows;
+    if (o->rules)
+        TRY(kld_choose_windows(b->choice, s->n_windows, o->rules, &b->notes->unnamed, err));
+    TRY(gather(b, err));
+    if (o->split) TRY(kld_suite_split(s, o->split, o->seed, o->keep, err));
     TRY(kld_suite_check_partitions(s, err));
     TRY(kld_suite_seal(s, err));
     if (s->positions == 0)
@@ -138,13 +189,12 @@ static kld_status finish(builder *b, kld_err *err) {
     return KLD_OK;
 }
 
-kld_status kld_suite_build(kld_suite *s, const kld_documents *docs, const kld_tokenizer *tokenizer,
+kld_status kld_suite_build(kld_suite *s, kld_documents *docs, const kld_tokenizer *tokenizer,
                            const kld_suite_options *opt, kld_suite_notes *notes, kld_err *err) {
     static const char *const policy[] = {"none", "first", "every"};
     builder b = {.s = s, .opt = opt, .notes = notes};
     memset(s, 0, sizeof *s);
-    memset(notes, 0, sizeof *notes);
-    notes->documents = docs->n;
+    *notes = (kld_suite_notes){.documents = docs->n};
     s->window = opt->window;
     s->stride = opt->stride;
     s->bos = policy[opt->bos];
@@ -153,11 +203,14 @@ kld_status kld_suite_build(kld_suite *s, const kld_documents *docs, const kld_to
     b.has_bos = kld_tokenizer_bos(tokenizer, &b.bos);
     kld_status st;
     TRY_TO(done, check_options(&b, err));
+    TRY_TO(done, kld_documents_encode(docs, tokenizer, err));
     for (size_t i = 0; i < docs->n; i++)
-        TRY_TO(done, add_document(&b, &docs->doc[i], i, tokenizer, err));
+        TRY_TO(done, kld_where(err, add_document(&b, &docs->doc[i], i, err), "document %zu ('%s')",
+                               i, docs->doc[i].cluster));
     TRY_TO(done, finish(&b, err));
 done:
     kld_free(b.windows);
+    kld_free(b.choice);
     if (st != KLD_OK) kld_suite_free(s);
     return st;
 }

@@ -2,7 +2,7 @@
  * refused is refused in prepare(), before the engine reads a weight. */
 #include "kld/capture/capture.h"
 
-#include "datasets/suite.h"
+#include "datasets/partition.h"
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
@@ -144,6 +144,7 @@ static kld_status open_reference(job *j, kld_err *err) {
     if (memcmp(&r->suite, &j->suite.digest, sizeof r->suite) != 0)
         return mismatch(err, path, "suite", &r->suite, &j->suite.digest,
                         "capture both models on the same suite");
+    TRY(kld_where(err, kld_identity_partition(r, &j->suite, err), "%s", path));
     if (memcmp(&r->tokenizer, &j->info.tokenizer, sizeof r->tokenizer) != 0)
         return mismatch(err, path, "tokenizer", &r->tokenizer, &j->info.tokenizer,
                         "the two models do not share a tokenizer");
@@ -226,6 +227,7 @@ static kld_status fill_info(job *j, kld_err *err) {
     i->model = j->model->ckpt.digest;
     if (o->hash_full) TRY(kld_checkpoint_hash_full(&j->model->ckpt, &i->model_full, err));
     i->suite = j->suite.digest;
+    TRY(kld_strdup(&i->partition, j->suite.partition, err));
     i->windows = j->suite.n_windows;
     i->positions = j->suite.positions;
     i->top_k = o->top_k;
@@ -304,6 +306,19 @@ static kld_status check_output(const job *j, kld_err *err) {
     return KLD_OK;
 }
 
+/* The partition that decides is never read by the way. */
+static kld_status load_suite(job *j, kld_err *err) {
+    const char *path = j->opt->suite;
+    size_t left_out;
+    TRY(kld_suite_load(&j->suite, path, err));
+    TRY(kld_where(err, kld_suite_select(&j->suite, j->opt->partition, &left_out, err), "%s", path));
+    if (left_out && !j->opt->partition)
+        kld_note("%zu of %zu windows are of partition '" KLD_QUALIFICATION
+                 "' and are left out; --partition " KLD_QUALIFICATION " or all reads them",
+                 left_out, left_out + j->suite.n_windows);
+    return KLD_OK;
+}
+
 static kld_status prepare(job *j, kld_err *err) {
     const kld_capture_options *o = j->opt;
     kld_buf state = {0};
@@ -311,7 +326,7 @@ static kld_status prepare(job *j, kld_err *err) {
     TRY(kld_buf_addf(&state, err, "%s.partial.d", o->output));
     j->state_dir = (char *)state.data;
     TRY(check_output(j, err));
-    TRY(kld_suite_load(&j->suite, o->suite, err));
+    TRY(load_suite(j, err));
     TRY(kld_hub_resolve(o->model, &j->dir, err));
     TRY(kld_model_open(&j->model, j->dir, err));
     TRY(kld_checkpoint_not_output(&j->model->ckpt, o->output, err));

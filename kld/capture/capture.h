@@ -20,12 +20,13 @@ typedef enum kld_floor {
 } kld_floor;
 
 typedef struct kld_capture_options {
-    const char *model;  /* directory or org/name */
-    const char *suite;  /* suite file */
-    const char *output; /* capture to write; its directory must exist */
-    const char *ref;    /* reference capture, or NULL when this one is the reference */
-    const char *label;  /* overrides the method label; NULL = from the checkpoint */
-    const char *name;   /* overrides the name; NULL = last part of `model` */
+    const char *model;     /* directory or org/name */
+    const char *suite;     /* suite file */
+    const char *output;    /* capture to write; its directory must exist */
+    const char *ref;       /* reference capture, or NULL when this one is the reference */
+    const char *label;     /* overrides the method label; NULL = from the checkpoint */
+    const char *partition; /* as kld_suite_select; NULL = all but "qualification" */
+    const char *name;      /* overrides the name; NULL = last part of `model` */
     kld_precision precision;
     kld_activations activations; /* weights only, or inputs quantized as the checkpoint says */
     kld_fused_scale fused;       /* of as-declared */
@@ -57,7 +58,7 @@ typedef struct kld_capture_summary {
     kld_engine_stats engine;
 } kld_capture_summary;
 
-/* Run and write.  Refused before any weight is read: tokenizer, suite, vocabulary or
+/* Run and write.  Refused before any weight is read: tokenizer, suite, vocabulary, partition or
  * reference that do not match; an existing output or partial without force or resume; an output
  * that is an input; another run that writes the same output.
  * What happens to the partial:

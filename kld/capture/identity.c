@@ -27,6 +27,19 @@ kld_status kld_identity_name(char **out, const char *model, kld_err *err) {
     return kld_strndup(out, model + start, len, err);
 }
 
+kld_status kld_identity_partition(const kld_capture_info *other, const kld_suite *suite,
+                                  kld_err *err) {
+    const char *a = other->partition, *b = suite->partition ? suite->partition : "";
+    const char *ask = !*a ? KLD_ALL_PARTITIONS : a;
+    bool several = strcmp(a, KLD_ALL_BUT_QUALIFICATION) == 0;
+    if (strcmp(a, b) == 0) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "it holds the windows of partition '%s', this run those of '%s'; capture %s%s "
+                    "to have the same",
+                    *a ? a : KLD_ALL_PARTITIONS, *b ? b : KLD_ALL_PARTITIONS,
+                    several ? "without --partition" : "with --partition ", several ? "" : ask);
+}
+
 const char *kld_identity_module(kld_slot s) {
     switch (s) {
     case KLD_SLOT_EMBED: return "embedding";
@@ -102,6 +115,7 @@ kld_status kld_identity_run(const kld_capture_info *i, const kld_file *shards, s
                               (unsigned long long)i->top_k, (unsigned long long)i->min_k,
                               (unsigned long long)i->tail_samples, (unsigned long long)i->seed,
                               i->tail_mass));
+    TRY_TO(done, kld_buf_adds(&b, i->partition ? i->partition : "", err));
     for (size_t k = 0; k < n_shards; k++)
         TRY_TO(done, kld_buf_u64(&b, (uint64_t)shards[k].mtime_ns, err));
     TRY_TO(done, kld_json_dump(i->engine, false, &b, err));

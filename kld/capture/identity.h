@@ -1,6 +1,7 @@
 /* kld/capture/identity.h - what goes into a capture's header about a run.  Floor 3. */
 #ifndef KLD_CAPTURE_IDENTITY_H
 #define KLD_CAPTURE_IDENTITY_H
+#include "datasets/partition.h"
 #include "kld/base/file.h"
 #include "kld/base/json.h"
 #include "kld/base/sha256.h"
@@ -31,6 +32,11 @@ KLD_NODISCARD kld_status kld_identity_run(const kld_capture_info *info, const kl
 /* Time of day in ISO 8601 UTC ($SOURCE_DATE_EPOCH when set, for reproducible files) and
  * host name; owned. */
 KLD_NODISCARD kld_status kld_identity_place(char **time, char **host, kld_err *err);
+
+/* Another capture of a suite and this run must hold the same windows of it.  KLD_E_INPUT: the
+ * message says which each holds, and how to capture alike. */
+KLD_NODISCARD kld_status kld_identity_partition(const kld_capture_info *other,
+                                                const kld_suite *suite, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

@@ -235,7 +235,7 @@ static kld_status describe(const kld_capture *c, json_t **out, kld_err *err) {
     return packed(
         json_pack(
             "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I,"
-            " s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:s, s:O, s:O, s:o, s:s, s:s, s:s}",
+            " s:I, s:I, s:f, s:I, s:o, s:o, s:s, s:o, s:s, s:O, s:O, s:o, s:s, s:s, s:s}",
             "schema", 1, "kind", "capture", "path", kld_capture_path(c), "name", i->name, "label",
             i->label, "family", i->family, "digest", kld_digest_hex(&content, hex[0]), "model",
             kld_digest_hex(&i->model, hex[1]), "tokenizer", kld_digest_hex(&i->tokenizer, hex[2]),
@@ -248,9 +248,10 @@ static kld_status describe(const kld_capture *c, json_t **out, kld_err *err) {
             i->has_reference ? json_pack("{s:s, s:s}", "name", i->reference_name, "digest",
                                          kld_digest_hex(&i->reference, hex[4]))
                              : json_null(),
-            "hidden", hidden_json(&i->hidden), "routes", routes_json(&i->routes), "floor", i->floor,
-            "engine", i->engine, "quant", i->quant, "signed_by", signed_json(c), "time", i->time,
-            "host", i->host, "checkpoint", i->checkpoint),
+            "hidden", hidden_json(&i->hidden), "partition", i->partition, "routes",
+            routes_json(&i->routes), "floor", i->floor, "engine", i->engine, "quant", i->quant,
+            "signed_by", signed_json(c), "time", i->time, "host", i->host, "checkpoint",
+            i->checkpoint),
         out, err);
 }
 

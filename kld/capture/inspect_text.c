@@ -180,6 +180,9 @@ static kld_status capture_text(const json_t *v, kld_buf *out, kld_err *err) {
         "rest; %.0f of %.0f rows of the head\n",
         num(v, "min_k"), num(v, "top_k"), num(v, "tail_mass"), num(v, "tail_samples"),
         num(v, "vocab"), num(v, "vocab_rows")));
+    if (*str(v, "partition"))
+        TRY(kld_buf_addf(out, err, "  windows of partition '%s' of its suite\n",
+                         str(v, "partition")));
     if (json_is_object(ref))
         TRY(kld_buf_addf(out, err, "  candidate of reference %s, content %.12s\n", str(ref, "name"),
                          str(ref, "digest")));

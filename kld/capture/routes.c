@@ -5,6 +5,7 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "kld/base/system.h"
+#include "kld/capture/identity.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -311,6 +312,7 @@ static kld_status check_source(const kld_route_book *b, const kld_capture_info *
                         r->mode == KLD_ROUTES_NATURAL ? "" : " of its own, it was replayed");
     if (memcmp(&i->suite, &b->suite->digest, sizeof i->suite) != 0)
         return kld_fail(err, KLD_E_INPUT, "is of another suite; capture it on this one");
+    TRY(kld_identity_partition(i, b->suite, err));
     if (r->layers == b->layers && r->top_k == b->k && r->experts == b->experts) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT,
                     "has routes of %llu layers to %llu of %llu experts, and this model has %zu "

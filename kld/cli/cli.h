@@ -53,6 +53,7 @@ kld_status cli_logits(int argc, char **argv, kld_err *err);
 kld_status cli_quantize(int argc, char **argv, kld_err *err);
 kld_status cli_sign(int argc, char **argv, kld_err *err);
 kld_status cli_suite(int argc, char **argv, kld_err *err);
+kld_status cli_suite_scan(int argc, char **argv, kld_err *err); /* of cli_suite */
 kld_status cli_verify(int argc, char **argv, kld_err *err);
 
 #endif

@@ -28,7 +28,8 @@ enum {
     KEY_FUSED,
     KEY_EXACT,
     KEY_KEEP_HEAD,
-    KEY_FLOOR
+    KEY_FLOOR,
+    KEY_PARTITION
 };
 
 typedef struct args {
@@ -47,6 +48,8 @@ static const struct argp_option options[] = {
     {"suite", 's', "FILE", 0, "Suite of token windows (kld suite build)", 1},
     {"output", 'o', "FILE", 0, "Capture to write", 1},
     {"ref", KEY_REF, "FILE", 0, "Capture of the reference, when this model is a candidate", 1},
+    {"partition", KEY_PARTITION, "NAME|all", 0,
+     "Windows of this partition of the suite, or all (default: all but those of qualification)", 1},
     {"label", KEY_LABEL, "TEXT", 0,
      "Method label, e.g. \"NVFP4 (QAD)\"; default from the checkpoint", 2},
     {"name", KEY_NAME, "TEXT", 0, "Name in reports; default from --model", 2},
@@ -107,6 +110,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case 't': a->threads = cli_u64(s, "--threads", arg); return 0;
     case KEY_REF: o->ref = arg; return 0;
     case KEY_LABEL: o->label = arg; return 0;
+    case KEY_PARTITION: o->partition = arg; return 0;
     case KEY_NAME: o->name = arg; return 0;
     case KEY_ACTIVATIONS: o->activations = cli_activations(s, arg); return 0;
     case KEY_FUSED:

@@ -1,5 +1,7 @@
 #include "kld/compare/belong.h"
 
+#include "datasets/partition.h"
+
 #include <string.h>
 
 bool kld_same_digest(const kld_digest *a, const kld_digest *b) {
@@ -23,6 +25,16 @@ static kld_status same_count(const char *what, uint64_t ref, uint64_t cand, kld_
     if (ref == cand) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT, "%s differs: %llu in the reference, %llu in the candidate",
                     what, (unsigned long long)ref, (unsigned long long)cand);
+}
+
+static kld_status same_partition(const char *ref, const char *cand, kld_err *err) {
+    const char *a = ref && *ref ? ref : KLD_ALL_PARTITIONS;
+    const char *b = cand && *cand ? cand : KLD_ALL_PARTITIONS;
+    if (strcmp(a, b) == 0) return KLD_OK;
+    return kld_fail(err, KLD_E_INPUT,
+                    "partition differs: '%s' in the reference, '%s' in the candidate; capture both "
+                    "with the same --partition",
+                    a, b);
 }
 
 static const char *arithmetic(const kld_capture_info *i) {
@@ -108,6 +120,7 @@ static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool 
     const kld_capture_info *r = kld_capture_header(ref), *c = kld_capture_header(cand);
     TRY(same_digest("tokenizer", &r->tokenizer, &c->tokenizer, err));
     TRY(same_digest("suite", &r->suite, &c->suite, err));
+    TRY(same_partition(r->partition, c->partition, err));
     TRY(same_count("vocab", r->vocab, c->vocab, err));
     TRY(same_count("windows", r->windows, c->windows, err));
     TRY(same_count("positions", r->positions, c->positions, err));

@@ -15,11 +15,11 @@ KLD_NODISCARD kld_status kld_belong_reference(const kld_capture *ref, kld_err *e
  * "as-declared (own scales)", "as-declared (max scales)". */
 const char *kld_belong_activations(const kld_capture_info *i);
 
-/* Same tokenizer, suite, vocabulary, windows and positions; a candidate captured with --ref
- * names this reference's content; same engine arithmetic, else *mismatch is set when allowed;
- * where both headers tell of routes, as many layers with experts, experts and experts a token.
- * Quantized inputs are no part of arithmetic: a reference without, a candidate with them is usual.
- * KLD_E_INPUT  the message names the field and both values. */
+/* Same tokenizer, suite, partition of it, vocabulary, windows and positions; a candidate captured
+ * with --ref names this reference's content; same engine arithmetic, else *mismatch is set when
+ * allowed; where both headers tell of routes, as many layers with experts, experts and experts a
+ * token. Quantized inputs are no part of arithmetic: a reference without, a candidate with them is
+ * usual. KLD_E_INPUT  the message names the field and both values. */
 KLD_NODISCARD kld_status kld_belong_headers(const kld_capture *ref, const kld_capture *cand,
                                             bool allow_mismatch, bool *mismatch, kld_err *err);
 

@@ -1,5 +1,6 @@
 #include "kld/compare/compare.h"
 
+#include "datasets/partition.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
@@ -20,6 +21,7 @@ struct run {
     kld_quad *quad;            /* owned [n_cands] */
     kld_route_tally *routes;   /* owned [n_cands] */
     size_t *window, n_windows; /* owned: windows of the partition */
+    size_t left_out;           /* windows of "qualification" that nobody asked for */
     kld_tally tally;
     kld_tokenizer *tokenizer; /* owned; may be NULL */
 };
@@ -110,6 +112,13 @@ static kld_status no_such_partition(struct run *r, kld_err *err) {
     return st;
 }
 
+/* The partition that decides is never read by the way. */
+static bool asked_for(const char *asked, const char *partition) {
+    if (!partition) partition = "";
+    if (!asked) return strcmp(partition, KLD_QUALIFICATION) != 0;
+    return strcmp(asked, KLD_ALL_PARTITIONS) == 0 || strcmp(partition, asked) == 0;
+}
+
 static kld_status choose_windows(struct run *r, kld_err *err) {
     uint64_t all = kld_capture_header(r->ref)->windows;
     TRY(NEW_ARRAY(&r->window, all, err));
@@ -121,10 +130,11 @@ static kld_status choose_windows(struct run *r, kld_err *err) {
             if (st == KLD_OK) st = kld_belong_window(i, &ref, &cand, err);
             TRY(kld_where(err, st, "%s", kld_capture_path(r->cand[k])));
         }
-        const char *partition = ref.partition ? ref.partition : "";
-        if (!r->opt->partition || strcmp(partition, r->opt->partition) == 0)
-            r->window[r->n_windows++] = i;
+        if (asked_for(r->opt->partition, ref.partition)) r->window[r->n_windows++] = i;
     }
+    if (r->n_windows == 0 && !r->opt->partition) /* they were asked for when captured */
+        for (; r->n_windows < all; r->n_windows++) r->window[r->n_windows] = r->n_windows;
+    if (!r->opt->partition) r->left_out = all - r->n_windows;
     if (r->n_windows == 0 && r->opt->partition) return no_such_partition(r, err);
     return KLD_OK;
 }
@@ -222,6 +232,7 @@ static kld_status build(struct run *r, const kld_report_side *ref, json_t **out,
     TRY(NEW_ARRAY(&worst, r->n_cands * KLD_WORST, err));
     kld_report report = {.opt = r->opt,
                          .tally = &r->tally,
+                         .left_out = r->left_out,
                          .ref = *ref,
                          .cand = r->side,
                          .role = r->role,

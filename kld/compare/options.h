@@ -14,7 +14,8 @@ typedef struct kld_compare_options {
     size_t resamples;               /* cluster bootstrap, 100 to 1000000, default 10000 */
     uint64_t seed;                  /* of the bootstrap, default 1 */
     const char *tokenizer;          /* directory or file for the text of worst positions; or NULL */
-    const char *partition;          /* only windows of this partition; NULL = all */
+    const char *partition;          /* only windows of this one, or "all"; NULL = all but those of
+                                       "qualification", where there are others */
     bool allow_arithmetic_mismatch; /* mark instead of refusing */
     double margin; /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
 } kld_compare_options;

@@ -202,6 +202,7 @@ static void reference(kld_report *r, json_t *top) {
     kld_emit_digest(e, o, "model_full_digest",
                     kld_zero_digest(&i->model_full) ? NULL : &i->model_full);
     kld_emit_digest(e, o, "suite_digest", &i->suite);
+    kld_emit_text(e, o, "partition", i->partition ? i->partition : "");
     kld_emit_digest(e, o, "tokenizer_digest", &i->tokenizer);
     kld_emit_digest(e, o, "content_digest", &r->ref.content);
     kld_emit_count(e, o, "vocab", i->vocab);
@@ -223,6 +224,7 @@ static void settings(kld_report *r, json_t *top) {
     kld_emit_count(e, o, "seed", r->opt->seed);
     kld_emit_real(e, o, "margin", r->opt->margin);
     kld_emit_text(e, o, "partition", r->opt->partition);
+    kld_emit_count(e, o, "windows_left_out", r->left_out);
     kld_emit_bool(e, o, "allow_arithmetic_mismatch", r->opt->allow_arithmetic_mismatch);
     kld_emit_text(e, o, "ci_method",
                   r->tally->clusters < 2                  ? "none"

@@ -19,6 +19,7 @@ enum { KLD_METRICS = 13 };
 typedef struct kld_report {
     const kld_compare_options *opt;
     const kld_tally *tally; /* after kld_tally_end */
+    size_t left_out;        /* windows of "qualification" that nobody asked for */
     kld_report_side ref;
     const kld_report_side *cand; /* [tally->n_cands], as are the next three */
     const kld_role *role;

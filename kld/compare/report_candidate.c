@@ -269,6 +269,7 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     kld_emit_text(e, o, "label", side->info->label);
     kld_emit_text(e, o, "activations", kld_belong_activations(side->info));
     kld_emit_text(e, o, "path", side->path);
+    kld_emit_text(e, o, "partition", side->info->partition ? side->info->partition : "");
     kld_emit_digest(e, o, "model_digest", &side->info->model);
     kld_emit_digest(e, o, "model_full_digest",
                     kld_zero_digest(&side->info->model_full) ? NULL : &side->info->model_full);

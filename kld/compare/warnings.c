@@ -198,6 +198,11 @@ static void about_routes(struct list *l, const json_t *result) {
 
 static void about_suite(struct list *l, const json_t *result) {
     long long clusters = count(result, "clusters", NULL), n = count(result, "positions", NULL);
+    if (count(result, "settings", "windows_left_out") > 0)
+        warn(l, "partition_left_out", -1,
+             "%lld windows of partition 'qualification' are left out: it is read once, when all is "
+             "decided. --partition qualification reads it, --partition all reads everything",
+             count(result, "settings", "windows_left_out"));
     if (clusters < 2)
         warn(l, "one_cluster", -1,
              "all text comes from one source, so no interval can be given. Use a suite of at least "

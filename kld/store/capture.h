@@ -67,6 +67,7 @@ typedef struct kld_capture_info {
     char *reference_name;
     kld_digest reference; /* content digest of the reference capture */
     uint64_t ref_top_k, ref_tail_samples;
+    char *partition; /* which windows of the suite it holds; "" = all, see docs/format.md */
     kld_route_info routes;
     kld_hidden_info hidden;
     char *floor; /* in which way a measurement of the noise floor differs from the capture that it

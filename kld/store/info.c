@@ -46,6 +46,7 @@ void kld_capture_info_free(kld_capture_info *info) {
     kld_free(info->label);
     kld_free(info->family);
     kld_free(info->reference_name);
+    kld_free(info->partition);
     kld_free(info->time);
     kld_free(info->host);
     kld_free(info->checkpoint);
@@ -180,10 +181,11 @@ static kld_status check_printable(const char *key, const char *text, kld_err *er
 static kld_status check_strings(const kld_capture_info *info, kld_err *err) {
     const struct {
         const char *key, *text;
-    } strings[] = {{"name", info->name},     {"label", info->label},
-                   {"family", info->family}, {"reference_name", info->reference_name},
-                   {"time", info->time},     {"host", info->host},
-                   {"floor", info->floor},   {"checkpoint", info->checkpoint}};
+    } strings[] = {{"name", info->name},          {"label", info->label},
+                   {"family", info->family},      {"reference_name", info->reference_name},
+                   {"time", info->time},          {"host", info->host},
+                   {"floor", info->floor},        {"checkpoint", info->checkpoint},
+                   {"partition", info->partition}};
     for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
         TRY(check_printable(strings[k].key, strings[k].text, err));
     const char *key;
@@ -201,10 +203,11 @@ static kld_status check_strings(const kld_capture_info *info, kld_err *err) {
 kld_status kld_info_check(const kld_capture_info *info, kld_err *err) {
     const struct {
         const char *key, *text;
-    } strings[] = {{"name", info->name},     {"label", info->label},
-                   {"family", info->family}, {"reference_name", info->reference_name},
-                   {"time", info->time},     {"host", info->host},
-                   {"floor", info->floor},   {"checkpoint", info->checkpoint}};
+    } strings[] = {{"name", info->name},          {"label", info->label},
+                   {"family", info->family},      {"reference_name", info->reference_name},
+                   {"time", info->time},          {"host", info->host},
+                   {"floor", info->floor},        {"checkpoint", info->checkpoint},
+                   {"partition", info->partition}};
     TRY(check_ranges(info, err));
     for (size_t k = 0; k < sizeof strings / sizeof *strings; k++)
         if (strings[k].text && !is_utf8(strings[k].text))

@@ -66,6 +66,18 @@ static kld_status check_hidden(const kld_capture_info *i, kld_err *err) {
                     (unsigned long long)h->cols, (unsigned long long)h->bytes, h->logit_cap);
 }
 
+/* ---- partition -------------------------------------------------------------------------- */
+
+static bool has_partition(const kld_capture_info *i) { return i->partition && *i->partition; }
+
+static json_t *partition_value(const kld_capture_info *i) { return json_string(i->partition); }
+
+static kld_status parse_partition(kld_capture_info *i, const json_t *root, kld_err *err) {
+    const char *text;
+    TRY(kld_json_str(root, "partition", &text, err));
+    return kld_strdup(&i->partition, text, err);
+}
+
 /* ---- routes ----------------------------------------------------------------------------- */
 
 static const char *const route_modes[KLD_ROUTES_MODES] = {"natural", "replay", "replay-ids"};
@@ -128,13 +140,14 @@ static const struct optional {
     bool (*has)(const kld_capture_info *i);
     json_t *(*value)(const kld_capture_info *i);
     kld_status (*parse)(kld_capture_info *i, const json_t *root, kld_err *err);
-    kld_status (*check)(const kld_capture_info *i, kld_err *err);
+    kld_status (*check)(const kld_capture_info *i, kld_err *err); /* NULL: any value will do */
 } optional[INFO_OPTIONAL] = {
     {has_floor, floor_value, parse_floor, check_floor},
     {has_hidden, hidden_value, parse_hidden, check_hidden},
+    {has_partition, partition_value, parse_partition, NULL},
     {has_routes, routes_value, parse_routes, check_routes},
 };
-const char *const INFO_OPTIONAL_KEY[INFO_OPTIONAL] = {"floor", "hidden", "routes"};
+const char *const INFO_OPTIONAL_KEY[INFO_OPTIONAL] = {"floor", "hidden", "partition", "routes"};
 
 bool info_optional_add(const kld_capture_info *info, json_t *root) {
     for (size_t k = 0; k < INFO_OPTIONAL; k++)
@@ -155,10 +168,12 @@ kld_status info_optional_parse(kld_capture_info *info, const json_t *root, size_
                             INFO_OPTIONAL_KEY[k]);
         ++*n;
     }
+    if (!info->partition) TRY(kld_strdup(&info->partition, "", err));
     return info->floor ? KLD_OK : kld_strdup(&info->floor, "", err);
 }
 
 kld_status info_optional_check(const kld_capture_info *info, kld_err *err) {
-    for (size_t k = 0; k < INFO_OPTIONAL; k++) TRY(optional[k].check(info, err));
+    for (size_t k = 0; k < INFO_OPTIONAL; k++)
+        if (optional[k].check) TRY(optional[k].check(info, err));
     return KLD_OK;
 }

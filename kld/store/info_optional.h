@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { INFO_OPTIONAL = 3 };
+enum { INFO_OPTIONAL = 4 };
 extern const char *const INFO_OPTIONAL_KEY[INFO_OPTIONAL]; /* in file order */
 
 /* Append what info has to the object.  False: out of memory, or text that is not UTF-8. */

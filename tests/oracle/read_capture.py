@@ -57,9 +57,9 @@ def read_header(b):
     need(h.take(32) == sha(body[:-32]), "SHA-256 of the header")
     ident = json.loads(identity.decode(), object_pairs_hook=unique)
     routes, hidden, floor = (ident.get(k) for k in ("routes", "hidden", "floor"))
-    need(set(ident) - {"routes", "hidden", "floor"} == KEYS, "keys of the identity")
+    need(set(ident) - {"floor", "hidden", "partition", "routes"} == KEYS, "keys of the identity")
     need(set(json.loads(run.decode(), object_pairs_hook=unique)) - {"checkpoint"} == {"time", "host"}, "keys of the run text")
-    need(floor in (None, "precision", "chunk"), "floor")
+    need(floor in (None, "precision", "chunk") and ident.get("partition", "x") != "", "floor or partition")
     if hidden is not None:
         need(set(hidden) == {"point", "dtype", "cols", "logit_cap", "head"} and hidden["point"] == "after the final norm", "hidden")
         need(hidden["dtype"] in ("bf16", "fp32") and 0 < hidden["cols"] <= 1 << 20 and hidden["logit_cap"] >= 0, "hidden")

@@ -6,6 +6,8 @@
 #include "tests/unit/t.h"
 #include "tests/unit/tokkit.h"
 
+#include <omp.h>
+
 enum { BOS = 256, VOCAB = 257, MAX_LEN = 48, MAX_DOCS = 6 };
 
 /* Ids are the bytes of the text; <s> is 256. */
@@ -40,9 +42,12 @@ static kld_document doc_text(const char *text) {
 static kld_status run(kld_suite *s, kld_document *doc, size_t n, const kld_suite_options *o,
                       kld_suite_notes *notes, kld_err *err) {
     kld_tokenizer *t = make_tokenizer(true);
-    const kld_documents docs = {.doc = doc, .n = n, .cap = n};
+    kld_document copy[MAX_DOCS]; /* the builder adds ids to it */
+    kld_documents docs = {.doc = copy, .n = n, .cap = n};
     memset(err, 0, sizeof *err);
+    if (n) memcpy(copy, doc, n * sizeof *doc);
     kld_status st = kld_suite_build(s, &docs, t, o, notes, err);
+    kld_arena_free(&docs.arena);
     kld_tokenizer_free(t);
     return st;
 }
@@ -341,6 +346,98 @@ static void short_documents(void **state) {
     refuses(doc, 1, &o, KLD_E_INPUT, "no scored position");
 }
 
+/* Ids in front that are a context: in the windows, and not scored. */
+static void contexts(void **state) {
+    (void)state;
+    kld_document doc = doc_ids(TEN, 10);
+    kld_suite_options o = {.window = 4, .stride = 2};
+    kld_suite s;
+    kld_suite_notes notes;
+    doc.score_from = 5; /* ids 6 to 9 */
+    builds(&s, &doc, 1, &o, &notes);
+    assert_int_equal(s.positions, 4);
+    assert_int_equal(s.n_windows, 2); /* 4..7 and 6..9; the others score nothing */
+    assert_int_equal(s.windows[0].offset, 4);
+    assert_int_equal(s.windows[0].score_from, 1);
+    assert_int_equal(s.windows[1].score_from, 1);
+    kld_suite_free(&s);
+    o.bos = KLD_BOS_EVERY;
+    builds(&s, &doc, 1, &o, &notes);
+    assert_int_equal(s.positions, 4);
+    kld_suite_free(&s);
+    o.bos = KLD_BOS_NONE;
+    o.score_last_set = true;
+    o.score_last = 3;
+    builds(&s, &doc, 1, &o, &notes); /* the last three of each window, of those that count */
+    assert_int_equal(s.n_windows, 2);
+    assert_int_equal(s.windows[0].score_from, 1);
+    assert_int_equal(s.windows[1].score_from, 0);
+    assert_int_equal(s.positions, 5);
+    kld_suite_free(&s);
+    o.score_last_set = false;
+    doc.score_from = 9;
+    refuses(&doc, 1, &o, KLD_E_INPUT, "no scored position");
+    /* Text: what stands in front goes through the tokenizer with the rest. */
+    kld_document text = doc_text("<s>abcdef");
+    text.prefix = 5; /* "<s>ab" is three ids */
+    o = (kld_suite_options){.window = 100, .stride = 100};
+    builds(&s, &text, 1, &o, &notes);
+    expect_window(&s.windows[0], (uint32_t[]){BOS, 'a', 'b', 'c', 'd', 'e', 'f'}, 7, 2);
+    kld_suite_free(&s);
+    text.prefix = 1; /* ends inside of "<s>" */
+    refuses(&text, 1, &o, KLD_E_INPUT, "document 0 ('c'): a token lies across the end of 'prefix'");
+    text.prefix = text.bytes;
+    refuses(&text, 1, &o, KLD_E_INPUT, "no scored position");
+}
+
+/* A choice, an order and a split, which the document's place has no part in. */
+static void chosen(void **state) {
+    (void)state;
+    enum { N = MAX_DOCS };
+    static uint32_t ids[N][20];
+    static char name[N][8];
+    kld_document doc[N], turned[N];
+    const kld_choice_rules rules = {.seed = 4, .per_document = 2};
+    const kld_split split = {.n = 2, .part = {{"analysis", 0.5}, {"qualification", 0.5}}};
+    kld_source_sums sums[2] = {{0}}, none[2] = {{0}};
+    kld_suite_options o = {.window = 4, .stride = 4, .rules = &rules, .by_content = true};
+    o.split = &split, o.seed = 4, o.sums = sums;
+    for (size_t d = 0; d < N; d++) {
+        for (uint32_t i = 0; i < 20; i++) ids[d][i] = (uint32_t)(d * 20) + i;
+        snprintf(name[d], sizeof name[d], "d%zu", d);
+        doc[d] = doc_ids(ids[d], 20);
+        doc[d].cluster = name[d];
+        doc[d].origin = d / 4;
+        turned[N - 1 - d] = doc[d];
+    }
+    kld_suite s, t;
+    kld_suite_notes notes;
+    builds(&s, doc, N, &o, &notes);
+    assert_int_equal(notes.windows, 5 * N);
+    assert_int_equal(s.n_windows, 2 * N);
+    assert_int_equal(sums[0].documents, 4);
+    assert_int_equal(sums[0].windows, 8);
+    assert_int_equal(sums[1].tokens, 16);
+    assert_int_equal(sums[1].positions, 12);
+    size_t qualified = 0;
+    for (size_t i = 0; i < s.n_windows; i++)
+        qualified += !strcmp(s.windows[i].partition, "qualification");
+    assert_int_equal(qualified, N);
+    o.sums = none;
+    builds(&t, turned, N, &o, &notes);
+    assert_memory_equal(&s.digest, &t.digest, sizeof s.digest);
+    assert_memory_equal(sums, none, sizeof sums);
+    kld_suite_free(&t);
+    o.by_content = false; /* in the order of the documents */
+    builds(&t, doc, N, &o, &notes);
+    for (size_t i = 0; i < t.n_windows; i++) assert_string_equal(t.windows[i].cluster, name[i / 2]);
+    assert_memory_not_equal(&s.digest, &t.digest, sizeof s.digest);
+    kld_suite_free(&t);
+    kld_suite_free(&s);
+    doc[0].partition = "all";
+    refuses(doc, N, &o, KLD_E_INPUT, "document 0 ('d0'): a partition cannot be called 'all'");
+}
+
 static void labels_and_seal(void **state) {
     (void)state;
     kld_document doc[] = {doc_text("abc"), doc_text("def")};
@@ -396,7 +493,7 @@ static void errors(void **state) {
         refuses(&doc, 1, &usage[i].o, KLD_E_USAGE, usage[i].text);
     kld_suite_options o = {.window = 4, .stride = 4, .bos = KLD_BOS_FIRST};
     kld_tokenizer *t = make_tokenizer(false);
-    const kld_documents docs = {.doc = &doc, .n = 1};
+    kld_documents docs = {.doc = &doc, .n = 1};
     kld_suite s;
     kld_suite_notes notes;
     kld_err e = {0};
@@ -429,21 +526,33 @@ static void errors(void **state) {
 static void no_memory(void **state) {
     (void)state;
     kld_document doc[] = {doc_text("a few words"), doc_ids(TEN, 10)};
-    const kld_documents docs = {.doc = doc, .n = 2};
-    const kld_suite_options o = {.window = 3, .stride = 1, .bos = KLD_BOS_EVERY};
+    kld_choice_rules rules = {.seed = 1, .per_cluster = 100};
+    kld_split split = {.n = 1, .part = {{"all of it", 1}}};
+    const kld_suite_options o = {.window = 3,
+                                 .stride = 1,
+                                 .bos = KLD_BOS_EVERY,
+                                 .rules = &rules,
+                                 .split = &split,
+                                 .by_content = true};
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
     kld_tokenizer *t = make_tokenizer(true);
     kld_suite s;
     kld_suite_notes notes;
     kld_err e = {0};
     size_t n = 1;
     for (kld_status st = KLD_E_NOMEM; st != KLD_OK; n++) {
+        kld_document copy[] = {doc[0], doc[1]};
+        kld_documents docs = {.doc = copy, .n = 2};
         kld_mem_fail_after(n);
         st = kld_suite_build(&s, &docs, t, &o, &notes, &e);
         kld_mem_fail_after(0);
+        kld_arena_free(&docs.arena);
         if (st != KLD_OK && st != KLD_E_NOMEM) fail_msg("%zu: %s", n, e.text);
         assert_true((st == KLD_OK) == (s.arena.head != NULL));
     }
     assert_true(n > 10);
+    omp_set_num_threads(threads);
     kld_suite_free(&s);
     kld_tokenizer_free(t);
 }
@@ -454,6 +563,7 @@ int main(void) {
         cmocka_unit_test(bos_places),       cmocka_unit_test(double_bos),
         cmocka_unit_test(short_documents),  cmocka_unit_test(labels_and_seal),
         cmocka_unit_test(errors),           cmocka_unit_test(no_memory),
+        cmocka_unit_test(contexts),         cmocka_unit_test(chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

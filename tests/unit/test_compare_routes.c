@@ -52,7 +52,7 @@ static void make(const char *path, const struct plan *p) {
         kld_window_meta meta = make_meta(i, ROWS);
         (void)snprintf(cluster, sizeof cluster, "doc %zu", i / 2);
         meta.cluster = cluster;
-        if (i >= 12) meta.partition = "qualification";
+        if (i >= 12) meta.partition = "held out";
         if (ref) assert_int_equal(kld_capture_read(ref, i, NULL, &at, NULL, &e), KLD_OK);
         make_records(&r, ROWS, VOCAB, VOCAB, 0, 10 + i, 1.2, p->shift, ref ? &at : NULL);
         if (p->routes.kept) make_routes(&r, TOKENS, &p->routes, p->model == 1 ? i : 100 + i / 3);

@@ -75,7 +75,7 @@ static int setup(void **state) {
             c->meta[w].ids.b[0] = (unsigned char)w;
             c->meta[w].cluster = c->meta[w].source = cluster[w];
             c->meta[w].stratum = w % 4 < 2 ? "code" : "prose";
-            c->meta[w].partition = w < 10 ? "analysis" : "qualification";
+            c->meta[w].partition = w < 10 ? "analysis" : "held out";
         }
     }
     return 0;
@@ -262,7 +262,72 @@ static void partitions(void **state) {
     json_decref(out);
     o.partition = "nothing";
     assert_int_equal(run("ref", "cand", &o, &out, &err), KLD_E_USAGE);
-    assert_non_null(strstr(err.text, "'nothing'; there are 'analysis', 'qualification'"));
+    assert_non_null(strstr(err.text, "'nothing'; there are 'analysis', 'held out'"));
+}
+
+static long long windows_of(const json_t *out) {
+    return json_integer_value(json_object_get(out, "windows"));
+}
+
+static bool warned(const json_t *out, const char *code) {
+    size_t i;
+    json_t *w;
+    json_array_foreach(
+        json_object_get(out, "warnings"), i,
+        w) if (!strcmp(json_string_value(json_object_get(w, "code")), code)) return true;
+    return false;
+}
+
+/* Windows of "qualification" are read when they are asked for: by name, by "all", or by having
+ * captured nothing else. */
+static void qualification(void **state) {
+    (void)state;
+    static const struct {
+        const char *ask;
+        size_t from; /* windows from here on are of "qualification" */
+        long long windows, left_out;
+    } cases[] = {{NULL, 30, 30, 10},      {"all", 30, 40, 0}, {"qualification", 30, 10, 0},
+                 {"held out", 30, 20, 0}, {NULL, 0, 40, 0},   {NULL, WINDOWS, 40, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *out = NULL;
+        kld_err err = {0};
+        kld_compare_options o = kld_compare_defaults();
+        o.resamples = 100;
+        o.partition = cases[i].ask;
+        for (size_t k = 0; k < 2; k++)
+            for (size_t w = 0; w < WINDOWS; w++)
+                fake[k].meta[w].partition = w >= cases[i].from ? "qualification"
+                                            : w < 10           ? "analysis"
+                                                               : "held out";
+        if (run("ref", "cand", &o, &out, &err) != KLD_OK) fail_msg("%s", err.text);
+        const json_t *settings = json_object_get(out, "settings");
+        assert_int_equal(windows_of(out), cases[i].windows);
+        assert_int_equal(json_integer_value(json_object_get(settings, "windows_left_out")),
+                         cases[i].left_out);
+        assert_int_equal(warned(out, "partition_left_out"), cases[i].left_out > 0);
+        json_decref(out);
+    }
+}
+
+/* What the headers say is held must be the same, and is told. */
+static void captured_partitions(void **state) {
+    (void)state;
+    json_t *out = NULL;
+    kld_err err = {0};
+    fake[0].info.partition = (char[]){"analysis"};
+    refused("ref", "cand", "cand: partition differs: 'analysis' in the reference, 'all' in the");
+    fake[1].info.partition = (char[]){"all but qualification"};
+    refused("ref", "cand", "'all but qualification' in the candidate; capture both with the same");
+    fake[1].info.partition = (char[]){"analysis"};
+    assert_int_equal(run("ref", "cand", NULL, &out, &err), KLD_OK);
+    const json_t *ref = json_object_get(out, "reference");
+    assert_string_equal(json_string_value(json_object_get(ref, "partition")), "analysis");
+    assert_string_equal(json_string_value(json_object_get(first(out), "partition")), "analysis");
+    json_decref(out);
+    fake[0].info.partition = fake[1].info.partition = NULL;
+    assert_int_equal(run("ref", "cand", NULL, &out, &err), KLD_OK);
+    assert_string_equal(json_string_value(json_object_get(first(out), "partition")), "");
+    json_decref(out);
 }
 
 static void options(void **state) {
@@ -394,6 +459,7 @@ int main(void) {
         cmocka_unit_test(accepted),      cmocka_unit_test(self_is_zero),
         cmocka_unit_test(refusals),      cmocka_unit_test(arithmetic),
         cmocka_unit_test(activations),   cmocka_unit_test(partitions),
+        cmocka_unit_test(qualification), cmocka_unit_test(captured_partitions),
         cmocka_unit_test(options),       cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(all_invalid),   cmocka_unit_test(worst_positions),
         cmocka_unit_test(out_of_memory),

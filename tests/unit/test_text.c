@@ -138,6 +138,14 @@ static void bad_lines(void **state) {
         {"{\"text\":\"a\",\"cluster\":[]}", "'cluster'|an array"},
         {"{\"text\":\"a\",\"stratum\":null}", "'stratum'|null"},
         {"{\"text\":\"a\",\"partition\":{}}", "'partition'|an object"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
+         "'messages'|chat template|apply_chat_template|'text'"},
+        {"{\"text\":\"a\",\"prefix\":7}", "'prefix'|a string|an integer"},
+        {"{\"ids\":[1],\"prefix\":\"a\"}", "'prefix' belongs to 'text'|'score_from'"},
+        {"{\"text\":\"a\",\"score_from\":1}", "'score_from'|belongs to 'ids'|'prefix'"},
+        {"{\"ids\":[1,2],\"score_from\":3}", "'score_from' is 3 in a document of 2 ids"},
+        {"{\"ids\":[1,2],\"score_from\":-1}", "'score_from'|negative"},
+        {"{\"ids\":[1,2],\"score_from\":\"1\"}", "'score_from'|a string"},
         {"{\"text\":\"\xc3\"}", "JSON"},
         {"{\"text\":\"\\ud800\"}", "JSON"},
         {"{\"text\":\"a\\u0000\"}", "JSON"},
@@ -159,6 +167,100 @@ static void bad_lines(void **state) {
         kld_documents_free(&d);
         free(path);
     }
+}
+
+/* What is not scored: text in front, or ids up to a position. */
+static void contexts(void **state) {
+    kld_documents d = {0};
+    kld_err e = {0};
+    static const char text[] = "{\"prefix\":\"<q>why?\",\"text\":\"so\",\"messages\":[1]}\n"
+                               "{\"ids\":[1,2,3],\"score_from\":3}\n"
+                               "{\"ids\":[1],\"score_from\":0}\n"
+                               "{\"prefix\":\"\",\"text\":\"\"}\n";
+    char *path = put(*state, "c.jsonl", text, strlen(text));
+    if (kld_jsonl_read(&d, path, &e) != KLD_OK) fail_msg("%s", e.text);
+    assert_string_equal(d.doc[0].text, "<q>why?so"); /* "messages" beside text are another key */
+    assert_int_equal(d.doc[0].bytes, 9);
+    assert_int_equal(d.doc[0].prefix, 7);
+    assert_int_equal(d.doc[1].score_from, 3);
+    assert_int_equal(d.doc[2].score_from, 0);
+    assert_int_equal(d.doc[3].prefix, 0);
+    assert_string_equal(d.doc[3].text, "");
+    kld_documents_free(&d);
+    free(path);
+}
+
+/* What all documents of a source get, unless they say it themselves. */
+static void defaults(void **state) {
+    kld_documents d = {.source = "set@1", .cluster = "book", .stratum = "prose", .partition = "p"};
+    kld_err e = {0};
+    static const char text[] =
+        "{\"text\":\"a\"}\n"
+        "{\"text\":\"a\",\"source\":\"s\",\"cluster\":\"c\",\"stratum\":\"t\","
+        "\"partition\":\"q\"}\n";
+    char *path = put(*state, "d.jsonl", text, strlen(text));
+    d.origin = 5;
+    assert_int_equal(kld_jsonl_read(&d, path, &e), KLD_OK);
+    assert_int_equal(kld_text_read(&d, path, &e), KLD_OK);
+    static const char *const want[3][4] = {
+        {"set@1", "book", "prose", "p"}, {"s", "c", "t", "q"}, {"set@1", "book", "prose", "p"}};
+    for (size_t i = 0; i < 3; i++) {
+        assert_string_equal(d.doc[i].source, want[i][0]);
+        assert_string_equal(d.doc[i].cluster, want[i][1]);
+        assert_string_equal(d.doc[i].stratum, want[i][2]);
+        assert_string_equal(d.doc[i].partition, want[i][3]);
+        assert_int_equal(d.doc[i].origin, 5);
+    }
+    kld_documents_free(&d);
+    free(path);
+}
+
+/* In batches of any size the documents are those of the whole file, lines counted on. */
+static void batches(void **state) {
+    kld_err e = {0};
+    kld_buf b = {0};
+    enum { N = 200 };
+    for (int i = 0; i < N; i++)
+        assert_int_equal(
+            kld_buf_addf(&b, &e, "%s{\"text\":\"%d%*s\"}\n", i % 7 ? "" : "\n", i, i % 11 * 30, ""),
+            KLD_OK);
+    b.len--; /* the last line has no end */
+    char *path = put(*state, "b.jsonl", b.data, b.len);
+    kld_documents whole = {0};
+    assert_int_equal(kld_jsonl_read(&whole, path, &e), KLD_OK);
+    assert_int_equal(whole.n, N);
+    for (size_t bytes = 1; bytes < 20000; bytes = bytes * 3 + 1) {
+        kld_jsonl r;
+        size_t at = 0, calls = 0;
+        assert_int_equal(kld_jsonl_open(&r, path, &e), KLD_OK);
+        for (bool more = true; more; calls++) {
+            kld_documents d = {0};
+            if (kld_jsonl_next(&r, bytes, &d, &e) != KLD_OK) fail_msg("%s", e.text);
+            for (size_t i = 0; i < d.n; i++, at++) {
+                assert_string_equal(d.doc[i].text, whole.doc[at].text);
+                assert_string_equal(d.doc[i].cluster, whole.doc[at].cluster);
+            }
+            more = d.n > 0;
+            kld_documents_free(&d);
+        }
+        assert_int_equal(at, N);
+        assert_true(r.at == b.len);
+        assert_true(bytes > 400 || calls > 30);
+        kld_jsonl_close(&r);
+    }
+    kld_documents_free(&whole);
+    kld_buf_free(&b);
+    free(path);
+    kld_jsonl r;
+    kld_documents d = {0};
+    path = put(*state, "bad.jsonl", "\n\n{}\n", 5);
+    assert_int_equal(kld_jsonl_open(&r, path, &e), KLD_OK);
+    assert_int_equal(kld_jsonl_next(&r, 1, &d, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "bad.jsonl: line 3:"));
+    kld_jsonl_close(&r);
+    kld_documents_free(&d);
+    assert_int_equal(kld_jsonl_open(&r, "/nonexistent/x", &e), KLD_E_INPUT);
+    free(path);
 }
 
 static void no_memory(void **state) {
@@ -186,6 +288,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),     cmocka_unit_test(too_large), cmocka_unit_test(lines),
         cmocka_unit_test(long_name), cmocka_unit_test(bad_lines), cmocka_unit_test(no_memory),
+        cmocka_unit_test(contexts),  cmocka_unit_test(defaults),  cmocka_unit_test(batches),
     };
     return cmocka_run_group_tests(tests, t_dir_make, t_dir_remove);
 }
