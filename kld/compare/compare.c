@@ -4,6 +4,7 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "kld/compare/belong.h"
+#include "kld/compare/exact.h"
 #include "kld/compare/report.h"
 #include "kld/store/capture.h"
 
@@ -20,6 +21,7 @@ struct run {
     kld_quad *quad;            /* owned [n_cands] */
     kld_route_tally *routes;   /* owned [n_cands] */
     size_t *window, n_windows; /* owned: windows of the partition */
+    kld_exact exact;
     kld_tally tally;
 };
 
@@ -139,7 +141,8 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
     TRY(NEW_ARRAY(&j->routes[k], r->routes[k].layers, err));
     if (r->side[k].self) {
         if (j->routes[k]) TRY(kld_routes_compare(ref, ref, j->routes[k], err));
-        return kld_positions_compare(ref, ref, &opt, j->pos[k], err);
+        TRY(kld_positions_compare(ref, ref, &opt, j->pos[k], err));
+        return kld_exact_apply(&r->exact, k, j->window, ref->n, j->pos[k], err);
     }
     kld_records own = {0};
     const kld_records *relative = r->side[k].info->has_reference ? ref : NULL;
@@ -149,6 +152,7 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
         if (st == KLD_OK && j->routes[k]) st = kld_routes_compare(ref, &own, j->routes[k], err);
         st = kld_where(err, st, "window %zu", j->window);
     }
+    if (st == KLD_OK) st = kld_exact_apply(&r->exact, k, j->window, ref->n, j->pos[k], err);
     kld_records_free(&own);
     return kld_where(err, st, "%s", kld_capture_path(r->cand[k]));
 }
@@ -219,6 +223,7 @@ static kld_status compare_windows(struct run *r, kld_err *err) {
 static kld_status build(struct run *r, const kld_report_side *ref, json_t **out, kld_err *err) {
     kld_report report = {.opt = r->opt,
                          .tally = &r->tally,
+                         .exact = &r->exact,
                          .ref = *ref,
                          .cand = r->side,
                          .role = r->role,
@@ -230,6 +235,7 @@ static kld_status build(struct run *r, const kld_report_side *ref, json_t **out,
 
 static void close_all(struct run *r) {
     kld_tally_free(&r->tally);
+    kld_exact_free(&r->exact);
     for (size_t k = 0; r->routes && k < r->n_cands; k++) kld_route_tally_free(&r->routes[k]);
     kld_free(r->routes);
     kld_free(r->quad);
@@ -251,6 +257,7 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
     kld_status st;
     TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
     TRY_TO(done, choose_windows(&r, err));
+    TRY_TO(done, kld_exact_run(&r.exact, r.ref, r.cand, n_cands, r.window, r.n_windows, opt, err));
     TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));
     TRY_TO(done, find_roles(&r, ref_path, &ref, err));
     TRY_TO(done, compare_windows(&r, err));
