@@ -203,7 +203,7 @@ static kld_status bind(kld_model *m, kld_err *err) {
     for (size_t i = 0; i < c->n_tensors; i++) {
         const kld_tensor *t = &c->tensors[i];
         if (!strcmp(t->name, WEIGHT)) w = t;
-        else if (strcmp(t->name, BIAS) != 0 || mod.n)
+        else if (strcmp(t->name, BIAS) != 0)
             return kld_fail(err, KLD_E_INPUT, "tensor '%.200s' has no place in a head", t->name);
         mod.suffix[mod.n] = t->name + strlen("lm_head.");
         mod.part[mod.n++] = t;

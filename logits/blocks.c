@@ -203,10 +203,16 @@ kld_status kld_graph_experts(kld_graph *g, kld_expert_rows *experts, size_t n, k
     return g->be->experts(g->dev, h, experts, n, &how, x, err);
 }
 
-kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err) {
+kld_status kld_graph_logits(kld_graph *g, const kld_batch *b, kld_err *err) {
     const kld_config *c = &g->model->config;
     kld_view h = rows_of(g, g->h, 0, b->rows), logits = rows_of(g, g->logits, 0, b->rows);
-    TRY(g->be->norm(g->dev, x, &g->w[KLD_SLOT_FINAL_NORM], c->norm_eps, h, false, err));
     TRY(g->be->linear(g->dev, b, h, &g->w[KLD_SLOT_HEAD], logits, false, err));
     return c->logit_cap > 0 ? g->be->cap(g->dev, logits, (float)c->logit_cap, err) : KLD_OK;
+}
+
+kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err) {
+    kld_view h = rows_of(g, g->h, 0, b->rows);
+    TRY(g->be->norm(g->dev, x, &g->w[KLD_SLOT_FINAL_NORM], g->model->config.norm_eps, h, false,
+                    err));
+    return kld_graph_logits(g, b, err);
 }

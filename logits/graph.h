@@ -114,8 +114,10 @@ KLD_NODISCARD kld_status kld_graph_layer(kld_graph *g, const kld_layer *layer, c
  * fills in their weights. */
 KLD_NODISCARD kld_status kld_graph_experts(kld_graph *g, kld_expert_rows *experts, size_t n,
                                            kld_view h, kld_view x, kld_err *err);
-/* Final norm and head of the rows of x (at most head_rows) into g->logits. */
+/* Final norm and head of the rows of x (at most head_rows) into g->h and g->logits. */
 KLD_NODISCARD kld_status kld_graph_head(kld_graph *g, const kld_batch *b, kld_view x, kld_err *err);
+/* The second half of it: the head of the first b->rows rows of g->h. */
+KLD_NODISCARD kld_status kld_graph_logits(kld_graph *g, const kld_batch *b, kld_err *err);
 
 KLD_EXTERN_C_END
 #endif

@@ -3,15 +3,15 @@
 #include "kld/base/place.h"
 #include "kld/cli/cli.h"
 #include "kld/compare/compare.h"
-#include "kld/compare/receipt.h"
 #include "kld/compare/html.h"
 #include "kld/compare/markdown.h"
+#include "kld/compare/receipt.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CANDIDATES = 64, MAX_GATES = 32 };
+enum { MAX_CANDIDATES = 64, MAX_GATES = 32, MAX_CHECKPOINTS = 64 };
 enum {
     KEY_JSON_FILE = 1,
     KEY_FAIL,
@@ -26,7 +26,11 @@ enum {
     KEY_SIGN_KEY,
     KEY_HTML,
     KEY_MARKDOWN,
-    KEY_TOKENIZER
+    KEY_TOKENIZER,
+    KEY_EXACT,
+    KEY_HEAD,
+    KEY_CHECKPOINT,
+    KEY_DEVICE
 };
 
 typedef struct args {
@@ -35,6 +39,7 @@ typedef struct args {
     const char *ref, *json_file, *html_file, *markdown_file, *receipt_file, *sign_key;
     const char *cand[MAX_CANDIDATES];
     const char *gate[MAX_GATES];
+    const char *checkpoint[MAX_CHECKPOINTS];
     size_t n_cands, n_gates;
     bool markdown; /* on stdout, instead of the table */
 } args;
@@ -64,6 +69,17 @@ static const struct argp_option options[] = {
      "The checkpoint's tokenizer: shows the worst positions as text", 4},
     {"allow-arithmetic-mismatch", KEY_MISMATCH, 0, 0,
      "Compare captures of different engine arithmetic, marked as such", 4},
+    {"exact", KEY_EXACT, "auto|never", 0,
+     "Captures that keep hidden states (capture --exact) are compared over the whole vocabulary, "
+     "never: by their lists like others",
+     5},
+    {"head", KEY_HEAD, "own|shared", 0,
+     "Heads of exact comparisons: each side's own, or the reference's for both, which leaves "
+     "differences of the body alone",
+     5},
+    {"checkpoint", KEY_CHECKPOINT, "DIR", 0,
+     "Where a head may be found: a checkpoint or a kept head (repeatable)", 5},
+    {"device", KEY_DEVICE, "auto|cpu|cuda[:N]", 0, "Where heads run (default auto)", 5},
     {0},
 };
 
@@ -78,6 +94,14 @@ static void take_json(args *a, char *arg, struct argp_state *s) {
     if (!arg && is_json_name(s->argv[s->next])) arg = s->argv[s->next++];
     a->json_file = arg;
     a->common.json = !arg;
+}
+
+/* Whether the argument is the second of two words. */
+static bool second_of(struct argp_state *s, const char *name, const char *arg, const char *a,
+                      const char *b) {
+    if (strcmp(arg, a) != 0 && strcmp(arg, b) != 0)
+        argp_error(s, "%s '%s': %s or %s", name, arg, a, b);
+    return strcmp(arg, b) == 0;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *s) {
@@ -104,6 +128,14 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_SIGN_KEY: a->sign_key = arg; return 0;
     case KEY_TOKENIZER: a->opt.tokenizer = arg; return 0;
     case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
+    case KEY_EXACT: a->opt.exact_never = second_of(s, "--exact", arg, "auto", "never"); return 0;
+    case KEY_HEAD: a->opt.head_shared = second_of(s, "--head", arg, "own", "shared"); return 0;
+    case KEY_CHECKPOINT:
+        if (a->opt.n_checkpoints == MAX_CHECKPOINTS)
+            argp_error(s, "at most %d checkpoints", MAX_CHECKPOINTS);
+        a->checkpoint[a->opt.n_checkpoints++] = arg;
+        return 0;
+    case KEY_DEVICE: a->opt.device = arg; return 0;
     case ARGP_KEY_ARG:
         if (!a->ref) {
             a->ref = arg;
@@ -188,6 +220,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err) {
         0,
         0};
     args a = {.opt = kld_compare_defaults()};
+    a.opt.checkpoint = a.checkpoint;
     cli_parse(&argp, "compare", argc, argv, &a);
     json_t *result = NULL;
     kld_buf failures = {0};

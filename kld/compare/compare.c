@@ -5,6 +5,7 @@
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
 #include "kld/compare/belong.h"
+#include "kld/compare/exact.h"
 #include "kld/compare/report.h"
 #include "kld/store/capture.h"
 
@@ -22,6 +23,7 @@ struct run {
     kld_route_tally *routes;   /* owned [n_cands] */
     size_t *window, n_windows; /* owned: windows of the partition */
     size_t left_out;           /* windows of "qualification" that nobody asked for */
+    kld_exact exact;
     kld_tally tally;
     kld_tokenizer *tokenizer; /* owned; may be NULL */
 };
@@ -150,7 +152,8 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
     TRY(NEW_ARRAY(&j->routes[k], r->routes[k].layers, err));
     if (r->side[k].self) {
         if (j->routes[k]) TRY(kld_routes_compare(ref, ref, j->routes[k], err));
-        return kld_positions_compare(ref, ref, &opt, j->pos[k], err);
+        TRY(kld_positions_compare(ref, ref, &opt, j->pos[k], err));
+        return kld_exact_apply(&r->exact, k, j->window, ref->n, j->pos[k], err);
     }
     kld_records own = {0};
     const kld_records *relative = r->side[k].info->has_reference ? ref : NULL;
@@ -160,6 +163,7 @@ static kld_status compare_candidate(struct run *r, struct job *j, size_t k, cons
         if (st == KLD_OK && j->routes[k]) st = kld_routes_compare(ref, &own, j->routes[k], err);
         st = kld_where(err, st, "window %zu", j->window);
     }
+    if (st == KLD_OK) st = kld_exact_apply(&r->exact, k, j->window, ref->n, j->pos[k], err);
     kld_records_free(&own);
     return kld_where(err, st, "%s", kld_capture_path(r->cand[k]));
 }
@@ -233,6 +237,7 @@ static kld_status build(struct run *r, const kld_report_side *ref, json_t **out,
     kld_report report = {.opt = r->opt,
                          .tally = &r->tally,
                          .left_out = r->left_out,
+                         .exact = &r->exact,
                          .ref = *ref,
                          .cand = r->side,
                          .role = r->role,
@@ -250,6 +255,7 @@ static kld_status build(struct run *r, const kld_report_side *ref, json_t **out,
 static void close_all(struct run *r) {
     kld_tokenizer_free(r->tokenizer);
     kld_tally_free(&r->tally);
+    kld_exact_free(&r->exact);
     for (size_t k = 0; r->routes && k < r->n_cands; k++) kld_route_tally_free(&r->routes[k]);
     kld_free(r->routes);
     kld_free(r->quad);
@@ -272,6 +278,7 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
     TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
     TRY_TO(done, kld_worst_tokenizer(opt->tokenizer, kld_capture_header(r.ref), &r.tokenizer, err));
     TRY_TO(done, choose_windows(&r, err));
+    TRY_TO(done, kld_exact_run(&r.exact, r.ref, r.cand, n_cands, r.window, r.n_windows, opt, err));
     TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));
     TRY_TO(done, find_roles(&r, ref_path, &ref, err));
     TRY_TO(done, compare_windows(&r, err));

@@ -16,10 +16,11 @@ KLD_EXTERN_C_BEGIN
  * (every table is rendered from it).  *out is owned (json_decref).  The object depends on the
  * files and options alone, not on threads.
  * KLD_E_INPUT  the captures do not belong together (tokenizer, suite, partition, vocabulary,
- * positions, windows, reference, arithmetic), or the reference was itself captured against a
- * reference: one line naming the field and both values; or a damaged frame. All of it but the
- * frames is checked before anything is computed. KLD_E_USAGE  an option is out of range, or no
- * window is in the partition. KLD_E_INTERRUPTED, KLD_E_NOMEM. */
+ *              positions, windows, reference, arithmetic), or the reference was itself captured
+ * against a reference: one line naming the field and both values; or a damaged frame. All of it but
+ * the frames is checked before anything is computed. KLD_E_USAGE  an option is out of range, or no
+ * window is in the partition. Errors of kld_exact_run, when captures keep hidden states.
+ * KLD_E_INTERRUPTED, KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths,
                                          size_t n_cands, const kld_compare_options *opt,
                                          json_t **out, kld_err *err);

@@ -3,8 +3,12 @@
 #include <math.h>
 
 kld_compare_options kld_compare_defaults(void) {
-    return (kld_compare_options){
-        .top_p = 0.95, .overlap_k = 10, .resamples = 10000, .seed = 1, .margin = 0.10};
+    return (kld_compare_options){.top_p = 0.95,
+                                 .overlap_k = 10,
+                                 .resamples = 10000,
+                                 .seed = 1,
+                                 .margin = 0.10,
+                                 .device = "auto"};
 }
 
 kld_status kld_compare_check(const kld_compare_options *o, size_t n_cands, kld_err *err) {
@@ -20,5 +24,9 @@ kld_status kld_compare_check(const kld_compare_options *o, size_t n_cands, kld_e
     if (o->seed > INT64_MAX) return kld_fail(err, KLD_E_USAGE, "the seed must be below 2^63");
     if (!(o->margin > 0 && isfinite(o->margin)))
         return kld_fail(err, KLD_E_USAGE, "margin is %g; it must be above 0", o->margin);
+    if (o->head_shared && o->exact_never)
+        return kld_fail(err, KLD_E_USAGE,
+                        "a shared head is run over hidden states: --head shared "
+                        "and --exact never exclude each other");
     return KLD_OK;
 }

@@ -18,6 +18,12 @@ typedef struct kld_compare_options {
                                        "qualification", where there are others */
     bool allow_arithmetic_mismatch; /* mark instead of refusing */
     double margin; /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
+    /* Captures that keep hidden states. */
+    bool exact_never;              /* compare their lists as those of others */
+    bool head_shared;              /* both sides through the reference's head: bodies alone */
+    const char *device;            /* where heads are run, as kld_choose takes it; "auto" */
+    const char *const *checkpoint; /* [n_checkpoints] places to look for heads at */
+    size_t n_checkpoints;
 } kld_compare_options;
 
 kld_compare_options kld_compare_defaults(void);

@@ -209,6 +209,7 @@ static void reference(kld_report *r, json_t *top) {
     kld_emit_count(e, o, "top_k", i->top_k);
     kld_emit_count(e, o, "tail_samples", i->tail_samples);
     kld_emit_real(e, o, "tail_mass", i->tail_mass);
+    kld_emit_bool(e, o, "hidden", i->hidden.cols > 0);
     kld_report_routing(r, i, NULL, o);
     kld_emit_value(e, o, "engine", i->engine ? json_deep_copy(i->engine) : json_null());
     kld_emit_value(e, o, "quant", i->quant ? json_deep_copy(i->quant) : json_null());
@@ -226,6 +227,8 @@ static void settings(kld_report *r, json_t *top) {
     kld_emit_text(e, o, "partition", r->opt->partition);
     kld_emit_count(e, o, "windows_left_out", r->left_out);
     kld_emit_bool(e, o, "allow_arithmetic_mismatch", r->opt->allow_arithmetic_mismatch);
+    kld_emit_text(e, o, "head", r->opt->head_shared ? "shared" : "own");
+    kld_emit_text(e, o, "exact", r->opt->exact_never ? "never" : "auto");
     kld_emit_text(e, o, "ci_method",
                   r->tally->clusters < 2                  ? "none"
                   : r->tally->clusters < KLD_FEW_CLUSTERS ? "student-t"

@@ -3,6 +3,7 @@
 #define KLD_COMPARE_REPORT_H
 #include "kld/base/json.h"
 #include "kld/compare/emit.h"
+#include "kld/compare/exact.h"
 #include "kld/compare/options.h"
 #include "kld/compare/roles.h"
 #include "kld/compare/routes.h"
@@ -20,6 +21,7 @@ typedef struct kld_report {
     const kld_compare_options *opt;
     const kld_tally *tally; /* after kld_tally_end */
     size_t left_out;        /* windows of "qualification" that nobody asked for */
+    const kld_exact *exact; /* NULL: none is */
     kld_report_side ref;
     const kld_report_side *cand; /* [tally->n_cands], as are the next three */
     const kld_role *role;

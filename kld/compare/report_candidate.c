@@ -203,7 +203,7 @@ static void group_row(kld_report *r, json_t *o, const kld_group *g) {
 }
 
 static void span(kld_report *r, json_t *rows, const kld_candidate_tally *c, int bin) {
-    const kld_span *s = &c->by_position[bin];
+    const kld_position_bin *s = &c->by_position[bin];
     kld_emit *e = &r->emit;
     double n = (double)s->positions;
     json_t *o = kld_emit_object(e, rows, NULL);
@@ -258,6 +258,25 @@ static void rows_not_finite(kld_report *r, size_t k, json_t *cand) {
     }
 }
 
+/* What came of hidden states and heads; null for a candidate that is compared by lists. */
+static void exact(kld_report *r, size_t k, json_t *cand) {
+    const kld_exact *x = r->exact;
+    kld_emit *e = &r->emit;
+    kld_emit_bool(e, cand, "hidden", r->cand[k].info->hidden.cols > 0);
+    if (!x || !x->cand || !x->cand[k].row) {
+        kld_emit_value(e, cand, "exact", json_null());
+        return;
+    }
+    const kld_exact_candidate *c = &x->cand[k];
+    double kl = kld_group_estimate(&r->tally->cand[k].all, KLD_DIV_KL);
+    json_t *o = kld_emit_object(e, cand, "exact");
+    kld_emit_text(e, o, "head", x->shared ? "shared" : "own");
+    kld_emit_text(e, o, "replayed_on", x->replayed_on);
+    kld_emit_real(e, o, "check_max", c->check_max);
+    kld_emit_bool(e, o, "bodies_equal", c->bodies_equal);
+    kld_emit_real(e, o, "head_only_kl", c->bodies_equal && !x->shared ? kl : NAN);
+}
+
 void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     const kld_candidate_tally *c = &r->tally->cand[k];
     const kld_report_side *side = &r->cand[k];
@@ -287,6 +306,7 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
     if (isfinite(r->floor) && r->floor > 0 && isfinite(kl))
         kld_emit_bool(e, o, "resolved", kl >= 2 * r->floor);
     else kld_emit_value(e, o, "resolved", json_null());
+    exact(r, k, o);
     rows_not_finite(r, k, o);
     for (int d = 0; d < KLD_DIV_KINDS; d++) divergence(r, k, o, d);
     agreement(r, k, o);

@@ -38,9 +38,13 @@ static void head(text_out *o, const json_t *r) {
             text_name(o, text_of(c, "label"), routed ? 24 : 30, false);
         }
         text_put(o, "; activations %s", text_of(c, "activations"));
+        if (json_is_object(json_object_get(c, "exact"))) text_puts(o, "; exact");
         if (routed) table_replay_label(o, c);
         text_puts(o, "\n");
     }
+    if (strcmp(text_of(json_object_get(r, "settings"), "head"), "shared") == 0)
+        text_puts(o,
+                  "One head for both sides, the reference's: what bodies differ by, not heads\n");
 }
 
 static bool invalid_row(text_out *o, const json_t *c) {
@@ -59,10 +63,11 @@ static void main_row(text_out *o, const json_t *c, size_t k) {
     if (invalid_row(o, c)) return;
     /* Without an estimate the quantiles shown are those of the lower bounds. */
     const json_t *q = low ? low : kl;
+    const char *mark = low ? ">" : json_is_object(json_object_get(c, "exact")) ? "=" : " ";
     text_put(o, " %8s %16s %7s %s%6s %6s %5s %5s %5s %5s %6s\n",
              text_number(s[0], text_at(kl, "mean", NULL), 8),
              text_range(s[1], text_at(kl, "ci95", NULL)),
-             text_number(s[2], text_at(kl, "lower_bound", NULL), 7), low ? ">" : " ",
+             text_number(s[2], text_at(kl, "lower_bound", NULL), 7), mark,
              text_number(s[3], text_at(q, "median", NULL), 6),
              text_number(s[4], text_at(q, "p99", NULL), 6),
              text_number(s[5], text_at(q, "max", NULL), 5),

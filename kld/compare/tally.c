@@ -189,8 +189,9 @@ static size_t confidence_bin(double p) {
     return b;
 }
 
-static kld_span both(kld_span a, kld_span b) {
-    return (kld_span){a.estimate + b.estimate, a.bound + b.bound, a.positions + b.positions};
+static kld_position_bin both(kld_position_bin a, kld_position_bin b) {
+    return (kld_position_bin){a.estimate + b.estimate, a.bound + b.bound,
+                              a.positions + b.positions};
 }
 
 /* A position beyond the last span makes all of them twice as wide. */
@@ -200,10 +201,10 @@ static void note_position(kld_candidate_tally *c, const kld_position *p, uint64_
         for (size_t b = 0; b < KLD_SPANS; b++)
             c->by_position[b] = b < KLD_SPANS / 2
                                     ? both(c->by_position[2 * b], c->by_position[2 * b + 1])
-                                    : (kld_span){0};
-    kld_span *s = &c->by_position[position / c->span];
-    *s = both(*s,
-              (kld_span){p->v[KLD_COL_ESTIMATE + KLD_DIV_KL], p->v[KLD_COL_BOUND + KLD_DIV_KL], 1});
+                                    : (kld_position_bin){0};
+    kld_position_bin *s = &c->by_position[position / c->span];
+    *s = both(*s, (kld_position_bin){p->v[KLD_COL_ESTIMATE + KLD_DIV_KL],
+                                     p->v[KLD_COL_BOUND + KLD_DIV_KL], 1});
 }
 
 static void note_worst(kld_candidate_tally *c, const kld_place *at) {

@@ -36,10 +36,10 @@ typedef struct kld_group {
 } kld_group;
 
 /* KL at the positions of a span of all windows; a sum is not finite when a value is not. */
-typedef struct kld_span {
+typedef struct kld_position_bin {
     double estimate, bound;
     uint64_t positions;
-} kld_span;
+} kld_position_bin;
 
 typedef struct kld_place {
     double value;
@@ -57,7 +57,7 @@ typedef struct kld_candidate_tally {
     size_t n_values, cap_values;
     uint64_t inexact[KLD_DIV_KINDS], unestimated;
     double variance[KLD_DIV_KINDS]; /* sum over positions; NaN once one is unknown */
-    kld_span by_position[KLD_SPANS];
+    kld_position_bin by_position[KLD_SPANS];
     uint64_t span; /* positions of each; a power of two, no larger than the longest window asks */
     uint64_t ref_nonfinite, cand_nonfinite;
     kld_place located[KLD_LOCATED], worst[KLD_WORST], max_at[KLD_DIV_KINDS];

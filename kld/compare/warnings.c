@@ -196,6 +196,20 @@ static void about_routes(struct list *l, const json_t *result) {
     }
 }
 
+/* One side alone cannot be replayed. */
+static void about_hidden(struct list *l, const json_t *result) {
+    const json_t *cands = json_object_get(result, "candidates");
+    bool kept = json_is_true(at(result, "reference", "hidden"));
+    if (strcmp(text_at(result, "settings", "exact"), "never") == 0) return;
+    for (size_t k = 0; k < json_array_size(cands); k++) {
+        if (json_is_true(json_object_get(json_array_get(cands, k), "hidden")) == kept) continue;
+        warn(l, "hidden_missing", (long)k,
+             "%s keeps hidden states, %s does not, so the lists are compared. Capture both with "
+             "--exact for values over the whole vocabulary",
+             kept ? "the reference" : "this candidate", kept ? "this candidate" : "the reference");
+    }
+}
+
 static void about_suite(struct list *l, const json_t *result) {
     long long clusters = count(result, "clusters", NULL), n = count(result, "positions", NULL);
     if (count(result, "settings", "windows_left_out") > 0)
@@ -247,5 +261,6 @@ void kld_compare_warnings(kld_emit *e, json_t *result) {
                         floor && (size_t)json_integer_value(floor) == k);
     about_activations(&l, result);
     about_routes(&l, result);
+    about_hidden(&l, result);
     about_suite(&l, result);
 }
