@@ -1,4 +1,4 @@
-/* kld/cli/cli.h - what the commands share.  Floor 4.
+/* kld/cli/cli.h - what the commands share.  Floor 5.
  * Results go to stdout, everything else to stderr. */
 #ifndef KLD_CLI_CLI_H
 #define KLD_CLI_CLI_H
