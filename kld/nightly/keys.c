@@ -76,3 +76,12 @@ kld_status keys_read(const json_t *o, const key_row *keys, size_t n, void *into,
     }
     return KLD_OK;
 }
+
+const char *nightly_text(const json_t *o, const char *member) {
+    const char *s = json_string_value(json_object_get(o, member));
+    return s ? s : "";
+}
+
+bool nightly_is(const json_t *o, const char *member, const char *value) {
+    return strcmp(nightly_text(o, member), value) == 0;
+}

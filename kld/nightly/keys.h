@@ -1,9 +1,10 @@
-/* kld/nightly/keys.h - members of a JSON object into fields of a structure, by table.  Floor 4;
- * private to kld/nightly. */
+/* kld/nightly/keys.h - members of a JSON object into fields of a structure, by table; and texts
+ * back out.  Floor 4; private to kld/nightly. */
 #ifndef KLD_NIGHTLY_KEYS_H
 #define KLD_NIGHTLY_KEYS_H
 #include "kld/base/json.h"
 #include "kld/base/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 
 enum key_kind {
@@ -28,5 +29,9 @@ typedef struct key_row {
  *              word that is not one of the two, or text with control characters. */
 KLD_NODISCARD kld_status keys_read(const json_t *o, const key_row *keys, size_t n, void *into,
                                    kld_err *err);
+
+/* A member that is text; "" when it is absent or anything else. */
+const char *nightly_text(const json_t *o, const char *member);
+bool nightly_is(const json_t *o, const char *member, const char *value);
 
 #endif
