@@ -8,18 +8,22 @@
 #include <string.h>
 
 /* Read by a capture beside config.json, the index and the shards. */
+enum { MAX_BYTES = 256 << 20 };
 static const char *const OTHERS[] = {"tokenizer.json", "hf_quant_config.json"};
 
 static kld_status add_other(const char *dir, const char *name, kld_buf *b, kld_err *err) {
     char *path;
+    kld_buf text = {0};
     kld_digest d;
     TRY(kld_path_join(&path, dir, name, err));
     kld_status st = KLD_OK;
     if (kld_path_exists(path)) {
-        st = kld_sha256_file(path, &d, err);
+        st = kld_file_slurp(path, MAX_BYTES, &text, err);
+        if (st == KLD_OK) st = kld_sha256_of(text.data, text.len, &d, err);
         if (st == KLD_OK) st = kld_buf_adds(b, name, err);
         if (st == KLD_OK) st = kld_buf_add(b, &d, sizeof d, err);
     }
+    kld_buf_free(&text);
     kld_free(path);
     return st;
 }
