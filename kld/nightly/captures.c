@@ -207,7 +207,8 @@ kld_status nightly_captures_run(nightly_captures *c, bool dry, kld_err *err) {
             if (err) *err = x->err;
             return st;
         }
-        if (x->action != NIGHTLY_SKIPPED) x->action = NIGHTLY_FAILED;
+        if (x->action == NIGHTLY_SKIPPED) continue;
+        x->action = NIGHTLY_FAILED;
         kld_warn("%s: %s", c->config->item[i].name, x->err.text);
     }
     return KLD_OK;

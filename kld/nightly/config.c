@@ -56,6 +56,8 @@ static const key_row CAPTURE[] = {
     {"tail_mass", KEY_REAL, OPT(struct shared, tail_mass), {0}},
     {"tail_samples", KEY_COUNT, OPT(struct shared, tail_samples), {0}},
     {"seed", KEY_COUNT, OPT(struct shared, seed), {0}},
+    {"exact", KEY_FLAG, OPT(struct shared, exact), {0}},
+    {"keep_head", KEY_FLAG, OPT(struct shared, keep_head), {0}},
     {"hash", KEY_SWITCH, OPT(struct shared, hash_full), {"fast", "full"}},
 };
 
@@ -179,15 +181,27 @@ static kld_status read_item(kld_nightly_config *c, size_t i, const json_t *o,
     return read_routes(c, i, err);
 }
 
+static kld_status read_floor(kld_nightly_config *c, kld_floor *way, kld_err *err) {
+    const json_t *v = json_object_get(c->root, "floor");
+    const char *text = json_string_value(v);
+    if (!v || json_is_false(v)) return KLD_OK;
+    if (json_is_true(v)) text = "precision";
+    if (!text)
+        return kld_fail(err, KLD_E_INPUT,
+                        "expected true, false, precision, chunk or a path, found %s",
+                        kld_json_kind(v));
+    *way = !strcmp(text, "precision") ? KLD_FLOOR_PRECISION
+           : !strcmp(text, "chunk")   ? KLD_FLOOR_CHUNK
+                                      : KLD_FLOOR_NONE;
+    return *way == KLD_FLOOR_NONE ? from_config(c, text, &c->floor, err) : KLD_OK;
+}
+
 static kld_status read_items(kld_nightly_config *c, const struct shared *shared, kld_err *err) {
-    json_t *cands, *floor = json_object_get(c->root, "floor");
+    json_t *cands;
+    kld_floor floor = KLD_FLOOR_NONE;
     TRY(kld_json_arr(c->root, "candidates", &cands, err));
     c->n_candidates = json_array_size(cands);
-    if (floor && !json_is_boolean(floor) && !json_is_string(floor))
-        return kld_fail(err, KLD_E_INPUT, "'floor': expected true, false or a path, found %s",
-                        kld_json_kind(floor));
-    if (json_is_string(floor))
-        TRY(kld_where(err, from_config(c, json_string_value(floor), &c->floor, err), "'floor'"));
+    TRY(kld_where(err, read_floor(c, &floor, err), "'floor'"));
     TRY(ARENA_ARRAY(&c->arena, &c->item, c->n_candidates + 2, err));
     TRY(kld_where(err, read_item(c, 0, json_object_get(c->root, "reference"), shared, err),
                   "'reference'"));
@@ -195,12 +209,13 @@ static kld_status read_items(kld_nightly_config *c, const struct shared *shared,
     for (size_t k = 0; k < c->n_candidates; k++)
         TRY(kld_where(err, read_item(c, 1 + k, json_array_get(cands, k), shared, err),
                       "'candidates' %zu", k + 1));
-    if (json_is_true(floor)) {
+    if (floor != KLD_FLOOR_NONE) {
         kld_nightly_item *again = &c->item[c->n_items++];
         *again = c->item[0];
         again->name = again->opt.name = "floor";
+        again->opt.floor = floor;
     }
-    return kld_compare_check(&c->compare, c->n_candidates + (floor && !json_is_false(floor)), err);
+    return kld_compare_check(&c->compare, c->n_items - 1 + !!c->floor, err);
 }
 
 /* ---- gates ------------------------------------------------------------------------------- */
@@ -322,6 +337,8 @@ static kld_status read_all(kld_nightly_config *c, kld_err *err) {
     if (capture)
         TRY(kld_where(err, keys_read(capture, CAPTURE, COUNT(CAPTURE), &shared, err), "'capture'"));
     TRY(kld_where(err, kld_capture_check(&shared.opt, err), "'capture'"));
+    if (shared.opt.keep_head && !shared.opt.exact)
+        return kld_fail(err, KLD_E_INPUT, "'capture': 'keep_head' needs exact");
     if (shared.routes && strcmp(shared.routes, "capture") != 0)
         return kld_fail(err, KLD_E_INPUT, "'capture': 'routes': only capture is for all");
     if (compare)

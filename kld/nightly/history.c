@@ -334,14 +334,16 @@ kld_status kld_history_key(kld_history *h, const char *capture, json_t **out, kl
 kld_status kld_history_good_files(kld_history *h, json_t **out, kld_err *err) {
     kld_emit e = {0};
     sqlite3_stmt *s = NULL;
-    bool row = true;
+    bool row = h != NULL;
     *out = NULL;
     json_t *list = json_array();
-    kld_status st = prepare(h,
-                            "SELECT file FROM candidate c WHERE file IS NOT NULL AND run = (SELECT "
-                            "max(run) FROM candidate d WHERE d.name = c.name AND d.outcome = "
-                            "'passed')",
-                            &s, err);
+    kld_status st = KLD_OK;
+    if (h)
+        st = prepare(h,
+                     "SELECT file FROM candidate c WHERE file IS NOT NULL AND run = (SELECT "
+                     "max(run) FROM candidate d WHERE d.name = c.name AND d.outcome = "
+                     "'passed')",
+                     &s, err);
     while (st == KLD_OK && row) {
         st = step(h, s, &row, err);
         if (st == KLD_OK && row) kld_emit_text(&e, list, NULL, column(s, 0));

@@ -15,7 +15,7 @@ enum { KLD_HISTORY_VERSION = 1 };
 typedef struct kld_history kld_history;
 
 /* Open, and check every page.  When the file is absent: created with `create`, else *out is NULL,
- * which every function below takes for an empty history.  A file that is refused is not changed.
+ * which the functions that read take for an empty history.  A file that is refused is not changed.
  * KLD_E_INPUT        damaged, or a database of another program
  * KLD_E_UNSUPPORTED  written by a later version of kld
  * KLD_E_IO           cannot be opened, created or locked within ten seconds

@@ -76,6 +76,8 @@ static void settings(kld_emit *e, json_t *key, const kld_capture_options *o, boo
     kld_emit_count(e, s, "seed", o->seed);
     kld_emit_bool(e, s, "keep_routes", o->keep_routes);
     kld_emit_bool(e, s, "ids_only", o->ids_only);
+    kld_emit_bool(e, s, "exact", o->exact);
+    kld_emit_count(e, s, "floor", o->floor);
     kld_emit_bool(e, s, "hash_full", o->hash_full);
 }
 
@@ -122,10 +124,14 @@ done:
 const char *nightly_key_change(const json_t *before, const json_t *now) {
     static const struct {
         const char *member, *text;
-    } parts[] = {{"checkpoint", "the checkpoint changed"}, {"weights", "the checkpoint changed"},
-                 {"suite", "the suite changed"},           {"reference", "the reference changed"},
-                 {"routes", "the routes changed"},         {"engine", "the engine changed"},
-                 {"settings", "the settings changed"},     {"names", "its name or label changed"}};
+    } parts[] = {{"checkpoint", "the checkpoint changed"},
+                 {"weights", "the checkpoint changed"},
+                 {"suite", "the suite changed"},
+                 {"reference", "the reference changed"},
+                 {"routes", "the routes changed"},
+                 {"engine", "kld, the device or the precision changed"},
+                 {"settings", "the settings changed"},
+                 {"names", "its name or label changed"}};
     if (!before) return "there is none yet";
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const json_t *a = json_object_get(before, parts[i].member);

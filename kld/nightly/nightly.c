@@ -208,6 +208,36 @@ static kld_status judge(job *j, size_t i, kld_emit *e, json_t *list, kld_err *er
     return KLD_OK;
 }
 
+/* The verdicts as kld_compare_gates_record gives them, for the reports of the result. */
+static void record_gates(const job *j, size_t i, const json_t *gates, kld_emit *e, json_t *list) {
+    for (size_t g = 0; g < json_array_size(gates); g++) {
+        const json_t *gate = json_array_get(gates, g);
+        if (nightly_is(gate, "outcome", "skipped")) continue;
+        json_t *o = kld_emit_object(e, list, NULL);
+        kld_emit_text(e, o, "metric", nightly_text(gate, "metric"));
+        kld_emit_value(e, o, "limit", json_incref(json_object_get(gate, "allowed")));
+        kld_emit_count(e, o, "candidate", (uint64_t)j->measured.at[i]);
+        kld_emit_value(e, o, "value", json_incref(json_object_get(gate, "value")));
+        kld_emit_bool(e, o, "passed", nightly_is(gate, "outcome", "passed"));
+    }
+}
+
+/* A floor that cannot be compared, or is something else, is a failure as well. */
+static void judge_floor(job *j) {
+    size_t n = j->config->n_items;
+    if (j->config->floor && j->measured.at[n] >= 0 &&
+        !json_is_object(json_object_get(j->measured.result, "floor")))
+        (void)kld_fail(&j->measured.err[n], KLD_E_INPUT,
+                       "%s: is not the reference captured again, so it is no noise floor",
+                       j->config->floor);
+    for (size_t i = j->config->n_candidates + 1; i <= n; i++) {
+        const kld_err *e = &j->measured.err[i];
+        if (!e->text[0]) continue;
+        note_failure(j, e->status, e->text);
+        j->failed++;
+    }
+}
+
 static kld_status judge_all(job *j, kld_err *err) {
     kld_emit e = {0};
     size_t n = j->config->n_items;
@@ -222,12 +252,11 @@ static kld_status judge_all(job *j, kld_err *err) {
         j->failed += i == 0 || i > j->config->n_candidates; /* a candidate counts itself */
     }
     for (size_t i = 1; i <= j->config->n_candidates; i++) TRY(judge(j, i, &e, list, err));
-    /* A floor that cannot be compared is a failure as well. */
-    for (size_t i = j->config->n_candidates + 1; i <= n; i++)
-        if (j->measured.err[i].text[0]) {
-            note_failure(j, j->measured.err[i].status, j->measured.err[i].text);
-            j->failed++;
-        }
+    json_t *gates = j->measured.result ? kld_emit_array(&e, j->measured.result, "gates") : NULL;
+    for (size_t i = 1; gates && i <= j->config->n_candidates; i++)
+        if (j->measured.at[i] >= 0)
+            record_gates(j, i, json_object_get(json_array_get(list, i - 1), "gates"), &e, gates);
+    judge_floor(j);
     kld_status worst = j->worst.status;
     kld_emit_text(&e, j->summary, "outcome",
                   worst == KLD_OK       ? "passed"

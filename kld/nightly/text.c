@@ -46,13 +46,12 @@ static kld_status candidate(const out *o, const json_t *c, kld_err *err) {
     const char *outcome = nightly_text(c, "outcome");
     const json_t *gates = json_object_get(c, "gates");
     double kl = number(c, "kl_mean"), lo = number(c, "kl_lo"), hi = number(c, "kl_hi");
-    TRY(kld_buf_addf(o->b, err, o->markdown ? "- **%s** %s" : "  %-7s %s", outcome,
-                     nightly_text(c, "name")));
+    TRY(kld_buf_addf(o->b, err, o->markdown ? "- **%s** " : "  %-7s ", outcome));
     if (strcmp(outcome, "error") == 0) {
-        TRY(kld_buf_adds(o->b, ": ", err));
         TRY(foreign(o, nightly_text(c, "reason"), err));
         return kld_buf_adds(o->b, "\n", err);
     }
+    TRY(kld_buf_adds(o->b, nightly_text(c, "name"), err));
     if (isfinite(kl)) TRY(kld_buf_addf(o->b, err, ": mean KL %.4g", kl));
     else TRY(kld_buf_adds(o->b, ": no finite mean KL", err));
     if (isfinite(lo) && isfinite(hi)) TRY(kld_buf_addf(o->b, err, " [%.4g, %.4g]", lo, hi));
@@ -94,8 +93,8 @@ kld_status kld_nightly_text(const json_t *summary, bool markdown, kld_buf *b, kl
             TRY(candidate(&o, json_array_get(list, i), err));
         TRY(kld_buf_adds(b, gap, err));
     }
+    TRY(kld_buf_addf(b, err, "%s%s\n%s", title, list ? "Captures" : "Would be", gap));
     list = json_object_get(summary, "captures");
-    TRY(kld_buf_addf(b, err, "%sCaptures\n%s", title, gap));
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(capture(&o, json_array_get(list, i), err));
     return kld_buf_adds(b, gap, err);

@@ -22,7 +22,7 @@ static const char *difference(const nightly_evidence *v) {
     if (!g) return NULL;
     if (strcmp(nightly_text(g, "suite"), v->now.suite) != 0) return "the suite changed";
     if (!v->now.reference || strcmp(nightly_text(g, "reference"), v->now.reference) != 0)
-        return "the reference changed";
+        return "the reference's capture changed";
     return strcmp(nightly_text(g, "settings"), v->now.settings) != 0 ? "the settings changed"
                                                                      : NULL;
 }
@@ -50,8 +50,8 @@ static kld_status absolute(const nightly_evidence *v, const kld_nightly_gate *g,
     double before = earlier(v, g->metric);
     *outcome = whole(v) && x <= g->limit ? "passed" : "failed";
     if (!isfinite(x))
-        return kld_buf_addf(b, err, "has no finite value; the limit is %.4g", g->limit);
-    TRY(kld_buf_addf(b, err, "%.4g is %s %.4g", x, x <= g->limit ? "within" : "above", g->limit));
+        return kld_buf_addf(b, err, " has no finite value; the limit is %.4g", g->limit);
+    TRY(kld_buf_addf(b, err, " %.4g is %s %.4g", x, x <= g->limit ? "within" : "above", g->limit));
     if (isfinite(before)) {
         const char *time = nightly_text(v->last_good, "time");
         TRY(kld_buf_addf(b, err, " (%.4g in the last good run of %.*s)", before, day_length(time),
@@ -60,24 +60,30 @@ static kld_status absolute(const nightly_evidence *v, const kld_nightly_gate *g,
     return left_out(v, b, err);
 }
 
+/* What a value may be at most; NaN when there is nothing to compare with. */
+static double allowed(const nightly_evidence *v, const kld_nightly_gate *g) {
+    double before = g->relative ? earlier(v, g->metric) : 0;
+    return g->relative ? before + g->limit * fabs(before) : g->limit;
+}
+
 static kld_status regression(const nightly_evidence *v, const kld_nightly_gate *g, double x,
                              const char **outcome, kld_buf *b, kld_err *err) {
     const char *time = nightly_text(v->last_good, "time"), *why = difference(v);
     double before = earlier(v, g->metric);
     *outcome = "skipped";
-    if (!v->last_good) return kld_buf_adds(b, "no good run yet to compare with", err);
+    if (!v->last_good) return kld_buf_adds(b, ": no good run yet to compare with", err);
     if (why)
-        return kld_buf_addf(b, err, "not comparable with the last good run of %.*s: %s",
+        return kld_buf_addf(b, err, ": not comparable with the last good run of %.*s: %s",
                             day_length(time), time, why);
     if (!isfinite(before))
-        return kld_buf_addf(b, err, "the last good run of %.*s has no value", day_length(time),
+        return kld_buf_addf(b, err, ": the last good run of %.*s has no value", day_length(time),
                             time);
-    bool within = x <= before + g->limit * fabs(before);
+    bool within = x <= allowed(v, g);
     *outcome = whole(v) && within ? "passed" : "failed";
     if (!isfinite(x))
-        return kld_buf_addf(b, err, "has no finite value; the last good run of %.*s has %.4g",
+        return kld_buf_addf(b, err, " has no finite value; the last good run of %.*s has %.4g",
                             day_length(time), time, before);
-    TRY(kld_buf_addf(b, err, "%.4g is %s %.4g %% above %.4g of the last good run of %.*s", x,
+    TRY(kld_buf_addf(b, err, " %.4g is %s %.4g %% above %.4g of the last good run of %.*s", x,
                      within ? "at most" : "more than", 100 * g->limit, before, day_length(time),
                      time));
     if (before > 0) TRY(kld_buf_addf(b, err, " (%+.3g %%)", 100 * (x / before - 1)));
@@ -89,8 +95,8 @@ static kld_status judge_gate(const nightly_evidence *v, const kld_nightly_gate *
     kld_buf b = {0};
     const char *outcome = "skipped";
     double x = v->measured ? kld_gate_value(v->measured, g->metric) : NAN;
-    kld_status st = kld_buf_addf(&b, err, "%s: %s ", v->item->name, g->metric);
-    if (st == KLD_OK && !v->measured) st = kld_buf_adds(&b, "was not measured", err);
+    kld_status st = kld_buf_addf(&b, err, "%s: %s", v->item->name, g->metric);
+    if (st == KLD_OK && !v->measured) st = kld_buf_adds(&b, " was not measured", err);
     else if (st == KLD_OK && g->relative) st = regression(v, g, x, &outcome, &b, err);
     else if (st == KLD_OK) st = absolute(v, g, x, &outcome, &b, err);
     if (st == KLD_OK) {
@@ -98,6 +104,7 @@ static kld_status judge_gate(const nightly_evidence *v, const kld_nightly_gate *
         kld_emit_text(e, o, "metric", g->metric);
         kld_emit_text(e, o, "kind", g->relative ? "regression" : "absolute");
         kld_emit_real(e, o, "limit", g->limit);
+        kld_emit_real(e, o, "allowed", allowed(v, g));
         kld_emit_real(e, o, "value", x);
         kld_emit_text(e, o, "outcome", outcome);
         kld_emit_text(e, o, "text", (const char *)b.data);

@@ -21,8 +21,9 @@ typedef struct nightly_evidence {
  *  "reason"   of the latter two: the first failure's line; null
  *  "kl_mean", "kl_lo", "kl_hi", "metrics" (every metric of gates that is finite)
  *  "last_good" without its metrics, "not_comparable": null, or why with it nothing can be compared
- *  "gates"    [{"metric", "kind": "absolute" or "regression", "limit", "value", "outcome":
- *             "passed", "failed" or "skipped", "text"}]
+ *  "gates"    [{"metric", "kind": "absolute" or "regression", "limit", "allowed": what the
+ *             value may be at most, or null, "value", "outcome": "passed", "failed" or "skipped",
+ *             "text"}]
  * A regression gate fails when the value is above (1 + limit) times that of the last good run; it
  * is skipped without a comparable one.  Any gate fails when the metric has no finite value, or when
  * positions that are not finite were left out. */
