@@ -2,6 +2,9 @@
 
 #include "kld/base/buf.h"
 #include "kld/base/file.h"
+#include "kld/base/mem.h"
+#include "kld/base/place.h"
+#include "kld/capture/identity.h"
 #include "kld/compare/emit.h"
 #include "loaders/checkpoint.h"
 
@@ -81,6 +84,22 @@ static void settings(kld_emit *e, json_t *key, const kld_capture_options *o, boo
     kld_emit_bool(e, s, "hash_full", o->hash_full);
 }
 
+/* An exact capture is compared with the head of its checkpoint, which it knows by its place. */
+static kld_status names(kld_emit *e, json_t *key, const kld_capture_options *o, kld_err *err) {
+    char *dir = NULL, *real = NULL, *name = NULL;
+    json_t *n = kld_emit_object(e, key, "names");
+    kld_status st = kld_identity_name(&name, o->name ? o->name : o->model, err);
+    if (st == KLD_OK && o->exact) st = kld_hub_resolve(o->model, &dir, err);
+    if (st == KLD_OK && o->exact) st = kld_path_real(&real, dir, err);
+    if (st == KLD_OK) kld_emit_text(e, n, "name", name);
+    if (st == KLD_OK) kld_emit_text(e, n, "label", o->label);
+    if (st == KLD_OK && real) kld_emit_text(e, n, "directory", real);
+    kld_free(real);
+    kld_free(dir);
+    kld_free(name);
+    return st;
+}
+
 kld_status nightly_key(const kld_nightly_item *item, const kld_choice *where,
                        const nightly_stamp *stamp, const kld_digest *suite,
                        const kld_digest *reference, const kld_digest *routes, json_t **out,
@@ -107,9 +126,7 @@ kld_status nightly_key(const kld_nightly_item *item, const kld_choice *where,
     if (routes) kld_emit_digest(&e, k, "routes", routes);
     kld_emit_value(&e, k, "engine", json_incref(identity));
     settings(&e, k, o, !reference);
-    json_t *names = kld_emit_object(&e, k, "names");
-    kld_emit_text(&e, names, "name", o->name ? o->name : item->model);
-    kld_emit_text(&e, names, "label", o->label);
+    TRY_TO(done, names(&e, k, o, err));
     TRY_TO(done, kld_emit_check(&e, err));
     TRY_TO(done, kld_json_dump(k, false, &b, err));
     TRY_TO(done, kld_sha256_of(b.data, b.len, digest, err));
@@ -131,7 +148,7 @@ const char *nightly_key_change(const json_t *before, const json_t *now) {
                  {"routes", "the routes changed"},
                  {"engine", "kld, the device or the precision changed"},
                  {"settings", "the settings changed"},
-                 {"names", "its name or label changed"}};
+                 {"names", "its name, label or place changed"}};
     if (!before) return "there is none yet";
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const json_t *a = json_object_get(before, parts[i].member);

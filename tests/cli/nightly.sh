@@ -42,7 +42,11 @@ grep -q '^kld_mean_kl{candidate="nvfp4"} 0\.' textfile/kld.prom || fail "no gaug
 expect 0 "$kld" nightly --dry-run n.json --json
 [ "$(grep -c '"action": "reused"' out)" = 4 ] || fail "a dry run would not use everything again"
 
-# T: weights of one layer overwritten, of the same size and still loadable: the gate says what, above
+mkdir elsewhere
+(cd elsewhere && expect 0 "$kld" nightly --dry-run --json ../n.json &&
+    [ "$(grep -c '"action": "reused"' out)" = 4 ]) || fail "it matters where it is run"
+
+# Weights of one layer overwritten, of the same size and still loadable: the gate says what, above
 # what, and what it was before; the others are not captured again; the last good capture stays.
 cp -a nvfp4 good
 w=nvfp4/model.safetensors

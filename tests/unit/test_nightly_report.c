@@ -224,7 +224,7 @@ static void reasons_to_capture(void **state) {
         {"{\"engine\":{\"a\":\"1\"}}", "{\"engine\":{\"a\":\"2\"}}",
          "kld, the device or the precision changed"},
         {"{\"settings\":{\"a\":1}}", "{\"settings\":{\"a\":2}}", "the settings changed"},
-        {"{\"names\":{\"a\":1}}", "{\"names\":{\"a\":2}}", "its name or label changed"},
+        {"{\"names\":{\"a\":1}}", "{\"names\":{\"a\":2}}", "its name, label or place changed"},
         {"{\"suite\":\"1\"}", "{\"suite\":\"1\"}", "its file is gone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
