@@ -119,8 +119,10 @@ static kld_status decide(nightly_captures *c, size_t i, const nightly_stamp *sta
         return KLD_OK;
     }
     TRY(partial_exists(x, &partial, err));
-    if (partial) x->action = NIGHTLY_RESUMED;
-    return explain(c, i, err);
+    if (!partial) return explain(c, i, err);
+    x->action = NIGHTLY_RESUMED;
+    x->why = "an earlier run did not finish it";
+    return KLD_OK;
 }
 
 /* ---- one capture --------------------------------------------------------------------------- */
