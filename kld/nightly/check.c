@@ -1,5 +1,6 @@
 /* Everything that a run will open, without running. */
 #include "datasets/suite.h"
+#include "kld/base/ed25519.h"
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
@@ -27,6 +28,14 @@ static kld_status check_suite(const kld_nightly_config *c, kld_err *err) {
     kld_suite suite;
     TRY(kld_suite_load(&suite, c->suite, err));
     kld_suite_free(&suite);
+    return KLD_OK;
+}
+
+static kld_status check_key(const kld_nightly_config *c, kld_err *err) {
+    kld_key *key;
+    if (!c->sign_key) return KLD_OK;
+    TRY(kld_key_load(&key, c->sign_key, err));
+    kld_key_free(key);
     return KLD_OK;
 }
 
@@ -63,6 +72,7 @@ kld_status kld_nightly_check(const kld_nightly_config *c, kld_err *err) {
     TRY(check_suite(c, err));
     TRY(check_output(c, err));
     TRY(check_floor(c, err));
+    TRY(check_key(c, err));
     kld_status first = KLD_OK;
     for (size_t i = 0; i < c->n_items; i++) {
         kld_err e;

@@ -13,7 +13,7 @@ enum { MAX_BYTES = 1 << 20, MAX_NAME = 64 };
 /* ---- the tables ----------------------------------------------------------------------- */
 
 struct top {
-    const char *output, *suite;
+    const char *output, *suite, *sign_key;
     uint64_t keep;
 };
 static const key_row TOP[] = {
@@ -32,6 +32,7 @@ static const key_row TOP[] = {
     {"markdown", KEY_ANY, 0, {0}},
     {"receipt", KEY_ANY, 0, {0}},
     {"json", KEY_ANY, 0, {0}},
+    {"sign_key", KEY_TEXT, offsetof(struct top, sign_key), {0}},
     {"junit", KEY_ANY, 0, {0}},
     {"prometheus", KEY_ANY, 0, {0}},
 };
@@ -333,6 +334,8 @@ static kld_status read_all(kld_nightly_config *c, kld_err *err) {
     if (!json_object_get(c->root, "candidates")) return missing(err, "candidates");
     TRY(kld_where(err, from_config(c, top.output, &c->output, err), "'output'"));
     TRY(kld_where(err, from_config(c, top.suite, &c->suite, err), "'suite'"));
+    if (top.sign_key)
+        TRY(kld_where(err, from_config(c, top.sign_key, &c->sign_key, err), "'sign_key'"));
     c->keep = top.keep;
     if (capture)
         TRY(kld_where(err, keys_read(capture, CAPTURE, COUNT(CAPTURE), &shared, err), "'capture'"));

@@ -43,6 +43,7 @@ typedef enum kld_nightly_file {
 
 typedef struct kld_nightly_config {
     const char *path, *output, *suite; /* as seen from here */
+    const char *sign_key;              /* private key for receipts, or NULL */
     const char *device;
     uint64_t threads;       /* 0 = all cores */
     kld_nightly_item *item; /* [n_items]: the reference, the candidates, perhaps the floor */

@@ -24,6 +24,7 @@ typedef struct job {
     int64_t timestamp;
     char *time, *host, *folder; /* owned */
     kld_lock lock;
+    kld_key *key; /* owned; NULL = receipts are not signed */
     kld_history *history;
     nightly_captures captures;
     nightly_measured measured;
@@ -37,6 +38,7 @@ static void job_free(job *j) {
     nightly_measured_free(&j->measured);
     if (j->captures.config) nightly_captures_free(&j->captures);
     kld_history_close(j->history);
+    kld_key_free(j->key);
     kld_lock_drop(&j->lock);
     kld_free(j->time);
     kld_free(j->host);
@@ -288,6 +290,7 @@ static kld_status open_job(job *j, bool dry, kld_err *err) {
         kld_status st = kld_lock_take(&j->lock, path, err);
         kld_free(path);
         TRY(st);
+        if (j->config->sign_key) TRY(kld_key_load(&j->key, j->config->sign_key, err));
     }
     TRY(kld_utc_seconds(&j->timestamp, err));
     TRY(kld_utc_now(&j->time, err));
@@ -316,7 +319,7 @@ static kld_status prune_captures(const job *j, kld_err *err) {
 static kld_status put_away(job *j, kld_err *err) {
     kld_err e = {0}, pruning;
     kld_status written =
-        nightly_publish(j->config, j->folder, j->summary, j->measured.result, j->trend, &e);
+        nightly_publish(j->config, j->folder, j->summary, j->measured.result, j->trend, j->key, &e);
     kld_status recorded = kld_history_record(j->history, j->summary, err);
     if (recorded != KLD_OK) return recorded;
     if (written != KLD_OK && err) *err = e;

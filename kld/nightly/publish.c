@@ -3,6 +3,7 @@
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
+#include "kld/compare/receipt.h"
 #include "kld/nightly/junit.h"
 #include "kld/nightly/nightly.h"
 #include "kld/nightly/prometheus.h"
@@ -44,16 +45,25 @@ static kld_status as_json(const json_t *v, kld_buf *b, kld_err *err) {
     return kld_buf_adds(b, "\n", err);
 }
 
+static kld_status receipt(const json_t *result, const kld_key *sign, kld_buf *b, kld_err *err) {
+    json_t *v;
+    TRY(kld_receipt_build(result, &v, err));
+    kld_status st = sign ? kld_receipt_sign(v, sign, err) : KLD_OK;
+    if (st == KLD_OK) st = as_json(v, b, err);
+    json_decref(v);
+    return st;
+}
+
 /* Nothing is appended for a file that there is not without a result. */
 static kld_status render(size_t f, const json_t *summary, const json_t *result,
-                         const json_t *history, kld_buf *b, kld_err *err) {
+                         const json_t *history, const kld_key *sign, kld_buf *b, kld_err *err) {
     switch ((kld_nightly_file)f) {
     case KLD_NIGHTLY_MARKDOWN: TRY(kld_nightly_text(summary, true, b, err)); return KLD_OK;
     case KLD_NIGHTLY_JUNIT: return nightly_junit(summary, b, err);
     case KLD_NIGHTLY_PROMETHEUS: return nightly_prometheus(summary, b, err);
     case KLD_NIGHTLY_JSON: return result ? as_json(result, b, err) : KLD_OK;
     case KLD_NIGHTLY_HTML: (void)history; return KLD_OK;
-    case KLD_NIGHTLY_RECEIPT: return KLD_OK;
+    case KLD_NIGHTLY_RECEIPT: return result ? receipt(result, sign, b, err) : KLD_OK;
     case KLD_NIGHTLY_FILES: break;
     }
     return kld_fail(err, KLD_E_INTERNAL, "no such file of a run");
@@ -71,14 +81,15 @@ static kld_status write_in(const char *output, const char *folder, const char *n
 }
 
 kld_status nightly_publish(const kld_nightly_config *c, const char *folder, const json_t *summary,
-                           const json_t *result, const json_t *history, kld_err *err) {
+                           const json_t *result, const json_t *history, const kld_key *sign,
+                           kld_err *err) {
     kld_buf b = {0};
     kld_status st = as_json(summary, &b, err);
     if (st == KLD_OK) st = write_in(c->output, folder, "nightly.json", &b, err);
     for (size_t f = 0; f < KLD_NIGHTLY_FILES && st == KLD_OK; f++) {
         kld_buf_clear(&b);
         if (!c->name[f]) continue;
-        st = render(f, summary, result, history, &b, err);
+        st = render(f, summary, result, history, sign, &b, err);
         if (st != KLD_OK || b.len == 0) continue;
         st = write_in(c->output, folder, c->name[f], &b, err);
         if (st == KLD_OK && c->second[f]) st = kld_file_write(c->second[f], b.data, b.len, err);

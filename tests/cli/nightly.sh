@@ -10,10 +10,12 @@ config() { # OUTPUT MORE_CANDIDATES
  "candidates": [{"name": "qad", "model": "$demo/qad"}, {"name": "nvfp4", "model": "nvfp4"}${2:-}],
  "compare": {"resamples": 100},
  "gates": ["mean_kl=0.3"], "gates_by_candidate": {"nvfp4": ["mean_kl=0.7"]},
- "regression": {"mean_kl": 0.1}, "floor": true, "keep": 3, "prometheus": "textfile/kld.prom"}
+ "regression": {"mean_kl": 0.1}, "floor": true, "keep": 3, "prometheus": "textfile/kld.prom",
+ "sign_key": "night.key"}
 JSON
 }
 mkdir textfile
+expect 0 "$kld" keygen -o night
 config job >n.json
 expect 0 "$kld" nightly --check n.json
 [ ! -e job ] || fail "--check wrote something"
@@ -26,11 +28,12 @@ expect 0 "$kld" nightly n.json --label build-1
 says 'reference: captured: there is none yet'
 shows 'passed  qad: mean KL'
 shows 'no good run before'
-for f in summary.md compare.json junit.xml metrics.prom nightly.json; do
+for f in summary.md receipt.json compare.json junit.xml metrics.prom nightly.json; do
     [ -s "job/latest/$f" ] || fail "no $f"
 done
 cmp job/latest/metrics.prom textfile/kld.prom || fail "the second copy differs"
-expect 0 "$kld" verify job/captures/*.zst
+expect 0 "$kld" verify job/captures/*.zst job/latest/receipt.json
+shows 'signed'
 sum=$(cat job/captures/*.zst | sha256sum)
 expect 0 "$kld" nightly n.json
 for c in reference qad nvfp4 floor; do says "$c: reused, nothing changed"; done
