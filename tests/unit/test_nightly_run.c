@@ -6,25 +6,33 @@
 
 #include "tests/unit/t.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-/* Two windows for a golden model of 96 ids, and a configuration in *state. */
-static char *job(const char *dir, const char *more) {
-    char *suite = t_path(dir, "s.jsonl"), *path = t_path(dir, "n.json"), text[2048], cwd[512];
+/* Two windows of small ids, and a configuration in dir: candidate "a" is the
+ * reference itself. */
+static char *job_of(const char *dir, const char *model, const char *capture, const char *more) {
+    char *suite = t_path(dir, "s.jsonl"), *path = t_path(dir, "n.json"), text[4096];
     static const char windows[] = "{\"ids\":[1,2,3,4,5,6,7,8],\"cluster\":\"a\"}\n"
                                   "{\"ids\":[9,8,7,6,5,4,3,2],\"cluster\":\"b\"}\n";
     assert_int_equal(kld_file_write(suite, windows, sizeof windows - 1, NULL), KLD_OK);
-    assert_non_null(getcwd(cwd, sizeof cwd));
     snprintf(text, sizeof text,
-             "{\"output\":\"o\",\"suite\":\"s.jsonl\","
-             "\"reference\":{\"model\":\"%s/tests/golden/models/qwen2\"},"
-             "\"candidates\":[{\"name\":\"a\",\"model\":\"%s/tests/golden/models/qwen2\"}%s],"
-             "\"capture\":{\"device\":\"cpu\"},\"compare\":{\"resamples\":100},"
+             "{\"output\":\"o\",\"suite\":\"s.jsonl\",\"reference\":{\"model\":\"%s\"},"
+             "\"candidates\":[{\"name\":\"a\",\"model\":\"%s\"}%s],"
+             "\"capture\":{\"device\":\"cpu\"%s},\"compare\":{\"resamples\":100},"
              "\"gates\":[\"mean_kl=0.1\"]}",
-             cwd, cwd, more);
+             model, model, more, capture);
     assert_int_equal(kld_file_write(path, text, strlen(text), NULL), KLD_OK);
     free(suite);
     return path;
+}
+
+static char *job(const char *dir, const char *more) {
+    char model[1024];
+    assert_non_null(getcwd(model, sizeof model - 64));
+    strcat(model, "/tests/golden/models/qwen2");
+    return job_of(dir, model, "", more);
 }
 
 static const char *member(const json_t *o, const char *list, size_t i, const char *name) {
@@ -74,6 +82,88 @@ static void statuses(void **state) {
     free(path);
 }
 
+/* What capture i would be. */
+static void planned(const char *path, size_t i, const char *action, const char *why) {
+    kld_nightly_config c;
+    kld_err e = {0};
+    json_t *s;
+    assert_int_equal(kld_nightly_config_load(&c, path, &e), KLD_OK);
+    if (kld_nightly_plan(&c, &s, &e) != KLD_OK) fail_msg("%s", e.text);
+    assert_string_equal(member(s, "captures", i, "action"), action);
+    assert_string_equal(member(s, "captures", i, "why"), why);
+    json_decref(s);
+    kld_nightly_config_free(&c);
+}
+
+static void runs(const char *path) {
+    kld_nightly_config c;
+    kld_err e = {0};
+    json_t *s;
+    assert_int_equal(kld_nightly_config_load(&c, path, &e), KLD_OK);
+    if (kld_nightly_run(&c, NULL, &s, &e) != KLD_OK) fail_msg("%s", e.text);
+    json_decref(s);
+    kld_nightly_config_free(&c);
+}
+
+/* A checkpoint that is only touched is another one, unless every byte is asked for. */
+static void touched(void **state) {
+    char command[512], *model = t_path(*state, "model"),
+                       *shard = t_path(model, "model.safetensors");
+    char *other = t_path(model, "tokenizer.json");
+    snprintf(command, sizeof command, "cp -r tests/golden/models/qwen2 '%s'", model);
+    assert_int_equal(system(command), 0);
+    for (int full = 0; full < 2; full++) {
+        char *path = job_of(*state, model, full ? ",\"hash\":\"full\"" : "", "");
+        const struct timespec times[2] = {{1000000000 + full, 0}, {1000000000 + full, 0}};
+        runs(path);
+        planned(path, 0, "reused", "");
+        assert_int_equal(utimensat(AT_FDCWD, shard, times, 0), 0);
+        if (full) planned(path, 0, "reused", "");
+        else planned(path, 0, "captured", "the checkpoint changed");
+        free(path);
+    }
+    /* A capture reads the tokenizer, too. */
+    char *path = job_of(*state, model, ",\"hash\":\"full\"", "");
+    assert_int_equal(kld_file_write(other, "{}", 2, NULL), KLD_OK);
+    planned(path, 0, "captured", "the checkpoint changed");
+    assert_int_equal(kld_remove(other, NULL), KLD_OK);
+    planned(path, 0, "reused", "");
+    free(path);
+    /* Options that decide the bytes, and some that do not. */
+    path = job_of(*state, model, ",\"hash\":\"full\",\"threads\":1,\"memory\":\"1M\"", "");
+    planned(path, 0, "reused", "");
+    free(path);
+    path = job_of(*state, model, ",\"hash\":\"full\",\"top_k\":32", "");
+    planned(path, 0, "captured", "the settings changed");
+    planned(path, 1, "captured", "the reference is captured anew");
+    free(path);
+    path = job_of(*state, model, ",\"hash\":\"full\",\"precision\":\"fp32\"", "");
+    planned(path, 0, "captured", "kld, the device or the precision changed");
+    free(path);
+    free(model);
+    free(shard);
+    free(other);
+}
+
+/* Routes of a capture before it in the file: captured in that order, and used again. */
+static void replayed(void **state) {
+    char model[1024], dir[600];
+    assert_non_null(getcwd(model, sizeof model - 64));
+    strcat(model, "/tests/golden/models/mixtral");
+    snprintf(dir, sizeof dir, "%s/moe", (char *)*state);
+    assert_int_equal(kld_mkdir(dir, NULL), KLD_OK);
+    char more[2048];
+    snprintf(more, sizeof more,
+             ",{\"name\":\"bq\",\"model\":\"%s\",\"routes\":\"replay=reference\"}"
+             ",{\"name\":\"qb\",\"model\":\"%s\",\"routes\":\"replay-ids=a\"}",
+             model, model);
+    char *path = job_of(dir, model, ",\"routes\":\"capture\"", more);
+    planned(path, 3, "captured", "the reference is captured anew");
+    runs(path);
+    for (size_t i = 0; i < 4; i++) planned(path, i, "reused", "");
+    free(path);
+}
+
 /* Nothing leaks, and the status says what it was. */
 static void out_of_memory(void **state) {
     kld_nightly_config c;
@@ -98,6 +188,7 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     kld_log_set_level(KLD_LOG_QUIET);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(statuses), cmocka_unit_test(out_of_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(statuses), cmocka_unit_test(touched),
+                                       cmocka_unit_test(replayed), cmocka_unit_test(out_of_memory)};
     return cmocka_run_group_tests(tests, t_dir_make, t_dir_remove);
 }
