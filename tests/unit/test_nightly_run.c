@@ -152,7 +152,7 @@ static void replayed(void **state) {
     strcat(model, "/tests/golden/models/mixtral");
     snprintf(dir, sizeof dir, "%s/moe", (char *)*state);
     assert_int_equal(kld_mkdir(dir, NULL), KLD_OK);
-    char more[2048];
+    char more[2560];
     snprintf(more, sizeof more,
              ",{\"name\":\"bq\",\"model\":\"%s\",\"routes\":\"replay=reference\"}"
              ",{\"name\":\"qb\",\"model\":\"%s\",\"routes\":\"replay-ids=a\"}",
