@@ -124,6 +124,16 @@ rc=$?
 expect 0 "$kld" nightly again.json
 cmp again/captures/reference-*.zst job/captures/reference-*.zst || fail "continued, the capture differs"
 
+# A disk that fills up: told as such, and continued when there is room.
+config full >full.json
+trap '' XFSZ
+expect 5 bash -c "ulimit -f $(($(stat -c %s job/captures/reference-*.zst) / 2048)); trap '' XFSZ; exec '$kld' nightly full.json"
+says 'error: reference: full/captures/reference-.*partial.*: cannot write: '
+[ -s full/latest/junit.xml ] || fail "no report of a capture that failed"
+expect 0 "$kld" nightly full.json
+says 'reference: continued: an earlier run did not finish it'
+cmp full/captures/reference-*.zst job/captures/reference-*.zst || fail "continued, the capture differs"
+
 # Two at once.
 (
     flock 9
