@@ -82,6 +82,7 @@ static const key_row COMPARE[] = {
     {"resamples", KEY_INDEX, CMP(resamples), {0}},
     {"seed", KEY_COUNT, CMP(seed), {0}},
     {"margin", KEY_REAL, CMP(margin), {0}},
+    {"tokenizer", KEY_TEXT, CMP(tokenizer), {0}},
     {"allow_arithmetic_mismatch", KEY_FLAG, CMP(allow_arithmetic_mismatch), {0}},
 };
 
@@ -347,6 +348,9 @@ static kld_status read_all(kld_nightly_config *c, kld_err *err) {
     if (compare)
         TRY(kld_where(err, keys_read(compare, COMPARE, COUNT(COMPARE), &c->compare, err),
                       "'compare'"));
+    if (c->compare.tokenizer)
+        TRY(kld_where(err, from_config(c, c->compare.tokenizer, &c->compare.tokenizer, err),
+                      "'compare': 'tokenizer'"));
     c->device = shared.device;
     c->threads = shared.threads;
     TRY(read_items(c, &shared, err));

@@ -3,6 +3,8 @@
 #include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
+#include "kld/compare/html.h"
+#include "kld/compare/markdown.h"
 #include "kld/compare/receipt.h"
 #include "kld/nightly/junit.h"
 #include "kld/nightly/nightly.h"
@@ -58,11 +60,13 @@ static kld_status receipt(const json_t *result, const kld_key *sign, kld_buf *b,
 static kld_status render(size_t f, const json_t *summary, const json_t *result,
                          const json_t *history, const kld_key *sign, kld_buf *b, kld_err *err) {
     switch ((kld_nightly_file)f) {
-    case KLD_NIGHTLY_MARKDOWN: TRY(kld_nightly_text(summary, true, b, err)); return KLD_OK;
+    case KLD_NIGHTLY_MARKDOWN:
+        TRY(kld_nightly_text(summary, true, b, err));
+        return result ? kld_compare_markdown(result, b, err) : KLD_OK;
     case KLD_NIGHTLY_JUNIT: return nightly_junit(summary, b, err);
     case KLD_NIGHTLY_PROMETHEUS: return nightly_prometheus(summary, b, err);
     case KLD_NIGHTLY_JSON: return result ? as_json(result, b, err) : KLD_OK;
-    case KLD_NIGHTLY_HTML: (void)history; return KLD_OK;
+    case KLD_NIGHTLY_HTML: return result ? kld_compare_html(result, history, b, err) : KLD_OK;
     case KLD_NIGHTLY_RECEIPT: return result ? receipt(result, sign, b, err) : KLD_OK;
     case KLD_NIGHTLY_FILES: break;
     }

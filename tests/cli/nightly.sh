@@ -8,7 +8,7 @@ config() { # OUTPUT MORE_CANDIDATES
     cat <<JSON
 {"output": "$1", "suite": "suite.jsonl", "reference": {"model": "$demo/ref"},
  "candidates": [{"name": "qad", "model": "$demo/qad"}, {"name": "nvfp4", "model": "nvfp4"}${2:-}],
- "compare": {"resamples": 100},
+ "compare": {"resamples": 100, "tokenizer": "$demo/ref"},
  "gates": ["mean_kl=0.3"], "gates_by_candidate": {"nvfp4": ["mean_kl=0.7"]},
  "regression": {"mean_kl": 0.1}, "floor": true, "keep": 3, "prometheus": "textfile/kld.prom",
  "sign_key": "night.key"}
@@ -28,7 +28,7 @@ expect 0 "$kld" nightly n.json --label build-1
 says 'reference: captured: there is none yet'
 shows 'passed  qad: mean KL'
 shows 'no good run before'
-for f in summary.md receipt.json compare.json junit.xml metrics.prom nightly.json; do
+for f in report.html summary.md receipt.json compare.json junit.xml metrics.prom nightly.json; do
     [ -s "job/latest/$f" ] || fail "no $f"
 done
 cmp job/latest/metrics.prom textfile/kld.prom || fail "the second copy differs"
