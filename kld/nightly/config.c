@@ -1,6 +1,7 @@
 #include "kld/nightly/config.h"
 
 #include "kld/base/file.h"
+#include "kld/base/place.h"
 #include "kld/compare/gates.h"
 #include "kld/nightly/keys.h"
 
@@ -308,9 +309,21 @@ static kld_status read_file_name(kld_nightly_config *c, size_t f, kld_err *err) 
     return KLD_OK;
 }
 
+/* A copy must not take the place of what is read, nor of another copy. */
+static kld_status check_second(const kld_nightly_config *c, size_t f, kld_err *err) {
+    const char *inputs[] = {c->path, c->suite, c->sign_key, c->floor};
+    for (size_t i = 0; i < COUNT(inputs); i++)
+        TRY(kld_output_not_input(c->second[f], inputs[i], err));
+    for (size_t g = 0; g < f; g++)
+        if (c->second[g] && strcmp(c->second[f], c->second[g]) == 0)
+            return kld_fail(err, KLD_E_INPUT, "'%.80s' is taken", c->second[f]);
+    return KLD_OK;
+}
+
 static kld_status read_files(kld_nightly_config *c, kld_err *err) {
     for (size_t f = 0; f < KLD_NIGHTLY_FILES; f++) {
         TRY(kld_where(err, read_file_name(c, f, err), "'%s'", FILES[f].key));
+        if (c->second[f]) TRY(kld_where(err, check_second(c, f, err), "'%s'", FILES[f].key));
         bool taken = c->name[f] && strcmp(c->name[f], "nightly.json") == 0;
         for (size_t g = 0; g < f && c->name[f]; g++)
             taken = taken || (c->name[g] && strcmp(c->name[f], c->name[g]) == 0);

@@ -61,7 +61,8 @@ typedef struct kld_nightly_config {
  * capture's failure, not the file's.
  * KLD_E_INPUT  the file is missing or no JSON; a key is unknown (known ones are listed), missing,
  *              mistyped or out of range; a name is no plain file name, taken or reserved; a
- *              candidate, metric or route is unknown. */
+ *              candidate, metric or route is unknown; a copy of a report would
+ *              replace what is read. */
 KLD_NODISCARD kld_status kld_nightly_config_load(kld_nightly_config *c, const char *path,
                                                  kld_err *err);
 void kld_nightly_config_free(kld_nightly_config *c);

@@ -83,6 +83,9 @@ static void refused(void **state) {
         {HEAD CANDS ",\"html\":\"a.partial\"}", "is no plain file name"},
         {HEAD CANDS ",\"html\":\"summary.md\"}", "'markdown': 'summary.md' is taken"},
         {HEAD CANDS ",\"json\":\"nightly.json\"}", "'json': 'nightly.json' is taken"},
+        {HEAD CANDS ",\"html\":\"./n.json\"}", "'html': "},
+        {HEAD CANDS ",\"html\":\"./n.json\"}", "is an input of this run"},
+        {HEAD CANDS ",\"html\":\"/x/a\",\"junit\":\"/x/a\"}", "'junit': '/x/a' is taken"},
         {HEAD CANDS ",\"keep\":1,\"keep\":2}", "not valid JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
