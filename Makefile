@@ -29,7 +29,7 @@ CSTD := -std=c17 -D_XOPEN_SOURCE=700 -ffp-contract=off -fno-fast-math
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wundef -Wformat=2 -Wcast-qual $(if $(CI),-Werror)
 OPT  := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
-LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lm -lpthread -ldl
+LIBS := -lopenblas -lzstd -lcrypto -ljansson -lpcre2-8 -lutf8proc -lsqlite3 -lm -lpthread -ldl
 
 # Machine code for these, and PTX of the last for whatever comes later.
 GENCODE   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
@@ -44,7 +44,7 @@ CUDA_PIC  := $(patsubst %,$(B)/pic/%.o,kld/base/status kld/base/mem kld/base/thr
 CUDA_SO   := $(if $(filter 1,$(CUDA)),$(B)/bin/kld-cuda.so)
 
 LIB_SRC   := $(sort $(wildcard kld/base/*.c kld/store/*.c loaders/*.c datasets/*.c logits/*.c \
-               logits/cpu/*.c kld/capture/*.c kld/compare/*.c))
+               logits/cpu/*.c kld/capture/*.c kld/compare/*.c kld/nightly/*.c))
 CLI_SRC   := $(sort $(wildcard kld/cli/*.c))
 TEST_SRC  := $(sort $(wildcard tests/unit/test_*.c))
 FUZZ_SRC  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
@@ -219,7 +219,7 @@ SECONDS ?= 60
 fuzz: | build/.deps.build build/.deps.fuzz ## fuzz TARGET for SECONDS with libFuzzer (clang)
 	@mkdir -p build/fuzz/$(TARGET)
 	$(Q)clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -I. -DKLD_COMMIT='"fuzz"' \
-	  -o build/fuzz/fuzz_$(TARGET) tests/fuzz/fuzz_$(TARGET).c $(filter-out logits/% kld/capture/%,$(LIB_SRC)) $(LIBS)
+	  -o build/fuzz/fuzz_$(TARGET) tests/fuzz/fuzz_$(TARGET).c $(filter-out logits/% kld/capture/% kld/nightly/%,$(LIB_SRC)) $(LIBS)
 	build/fuzz/fuzz_$(TARGET) -max_total_time=$(SECONDS) -rss_limit_mb=4096 build/fuzz/$(TARGET) tests/fuzz/corpus/$(TARGET)
 
 .PHONY: lint

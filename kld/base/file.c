@@ -322,6 +322,21 @@ kld_status kld_mkdir(const char *path, kld_err *err) {
     return sys_fail(err, path, "cannot create the directory");
 }
 
+kld_status kld_link(const char *path, const char *target, kld_err *err) {
+    struct stat sb;
+    if (lstat(path, &sb) == 0 && !S_ISLNK(sb.st_mode))
+        return kld_fail(err, KLD_E_INPUT, "%s: is not a link; move it away", path);
+    kld_buf b = {0};
+    TRY(kld_buf_addf(&b, err, "%s.partial", path));
+    const char *partial = (const char *)b.data;
+    kld_status st = KLD_OK;
+    if (unlink(partial) != 0 && errno != ENOENT) st = sys_fail(err, partial, "cannot remove");
+    else if (symlink(target, partial) != 0) st = sys_fail(err, partial, "cannot link");
+    else if (rename(partial, path) != 0) st = sys_fail(err, path, "cannot rename to it");
+    kld_buf_free(&b);
+    return st;
+}
+
 kld_status kld_remove(const char *path, kld_err *err) {
     if (unlink(path) == 0 || errno == ENOENT) return KLD_OK;
     return sys_fail(err, path, "cannot remove");

@@ -83,6 +83,9 @@ bool kld_path_is_dir(const char *path);
 bool kld_path_ends_with(const char *path, const char *tail);
 /* Create one directory; fine if it exists already as a directory. */
 KLD_NODISCARD kld_status kld_mkdir(const char *path, kld_err *err);
+/* Make `path` a symbolic link to `target` (taken as it is written), in place of a link that is
+ * there already, which is never seen missing.  KLD_E_INPUT when something else has the name. */
+KLD_NODISCARD kld_status kld_link(const char *path, const char *target, kld_err *err);
 /* Remove a file (fine if absent) and, for _tree, a directory of plain files (fine if absent).
  * Neither allocates, so both also clean up after a run that ran out of memory. */
 KLD_NODISCARD kld_status kld_remove(const char *path, kld_err *err);

@@ -11,18 +11,24 @@
 #include <time.h>
 #include <unistd.h>
 
-kld_status kld_utc_now(char **out, kld_err *err) {
+kld_status kld_utc_seconds(int64_t *out, kld_err *err) {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
-    time_t t = time(NULL);
-    if (epoch && *epoch) {
-        char *end;
-        errno = 0;
-        long long v = strtoll(epoch, &end, 10);
-        if (errno || *end || v < 0)
-            return kld_fail(err, KLD_E_USAGE,
-                            "SOURCE_DATE_EPOCH='%.40s' is not a number of seconds", epoch);
-        t = (time_t)v;
-    }
+    *out = (int64_t)time(NULL);
+    if (!epoch || !*epoch) return KLD_OK;
+    char *end;
+    errno = 0;
+    long long v = strtoll(epoch, &end, 10);
+    if (errno || *end || v < 0)
+        return kld_fail(err, KLD_E_USAGE, "SOURCE_DATE_EPOCH='%.40s' is not a number of seconds",
+                        epoch);
+    *out = (int64_t)v;
+    return KLD_OK;
+}
+
+kld_status kld_utc_now(char **out, kld_err *err) {
+    int64_t seconds;
+    TRY(kld_utc_seconds(&seconds, err));
+    time_t t = (time_t)seconds;
     struct tm tm;
     char text[32];
     if (!gmtime_r(&t, &tm) || !strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm))

@@ -10,6 +10,8 @@ KLD_EXTERN_C_BEGIN
 /* "2026-01-31T12:00:00Z"; $SOURCE_DATE_EPOCH (seconds) takes the place of the clock when it
  * is set, as reproducible builds do.  KLD_E_USAGE if that is not a number. */
 KLD_NODISCARD kld_status kld_utc_now(char **out, kld_err *err);
+/* The same in seconds since 1970. */
+KLD_NODISCARD kld_status kld_utc_seconds(int64_t *out, kld_err *err);
 KLD_NODISCARD kld_status kld_host_name(char **out, kld_err *err);
 
 /* Absolute path without links, "." or "..".  KLD_E_INPUT when it does not exist. */

@@ -270,7 +270,7 @@ static kld_status fill_info(job *j, kld_err *err) {
     return kld_identity_place(&i->time, &i->host, err);
 }
 
-static kld_status check_values(const kld_capture_options *o, kld_err *err) {
+kld_status kld_capture_check(const kld_capture_options *o, kld_err *err) {
     if (o->top_k < 1 || o->top_k > 4096)
         return kld_fail(err, KLD_E_USAGE, "--top-k %llu: 1 to 4096 is accepted",
                         (unsigned long long)o->top_k);
@@ -322,7 +322,7 @@ static kld_status load_suite(job *j, kld_err *err) {
 static kld_status prepare(job *j, kld_err *err) {
     const kld_capture_options *o = j->opt;
     kld_buf state = {0};
-    TRY(check_values(o, err));
+    TRY(kld_capture_check(o, err));
     TRY(kld_buf_addf(&state, err, "%s.partial.d", o->output));
     j->state_dir = (char *)state.data;
     TRY(check_output(j, err));

@@ -52,6 +52,9 @@ typedef struct kld_capture_options {
 } kld_capture_options;
 kld_capture_options kld_capture_defaults(void);
 
+/* KLD_E_USAGE when a number is out of its range. */
+KLD_NODISCARD kld_status kld_capture_check(const kld_capture_options *opt, kld_err *err);
+
 typedef struct kld_capture_summary {
     uint64_t windows, positions, bytes; /* of the finished file */
     kld_digest digest;                  /* content digest */

@@ -3,9 +3,9 @@
 #include "kld/base/buf.h"
 #include "kld/base/file.h"
 #include "kld/base/log.h"
+#include "kld/base/parse.h"
 
 #include <errno.h>
-#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,17 +50,6 @@ void cli_parse(const struct argp *argp, const char *name, int argc, char **argv,
     argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input); /* arguments are not moved back */
 }
 
-/* The number at the start of text and what follows it; no sign, blank or hexadecimal. */
-static bool leading_number(const char *text, double *out, const char **rest) {
-    if (!((*text >= '0' && *text <= '9') || *text == '.')) return false;
-    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) return false;
-    char *end;
-    errno = 0;
-    *out = strtod(text, &end);
-    *rest = end;
-    return end != text && errno == 0 && isfinite(*out);
-}
-
 uint64_t cli_u64(struct argp_state *s, const char *option, const char *text) {
     char *end;
     errno = 0;
@@ -72,26 +61,15 @@ uint64_t cli_u64(struct argp_state *s, const char *option, const char *text) {
 
 double cli_f64(struct argp_state *s, const char *option, const char *text) {
     double v = 0;
-    const char *rest = text;
-    if (!leading_number(text, &v, &rest) || *rest)
-        argp_error(s, "%s '%s': expected a number", option, text);
+    if (!kld_parse_real(text, &v)) argp_error(s, "%s '%s': expected a number", option, text);
     return v;
 }
 
 uint64_t cli_size(struct argp_state *s, const char *option, const char *text) {
-    double v = 0;
-    const char *rest = text;
-    bool ok = leading_number(text, &v, &rest);
-    static const char units[] = "KMGT";
-    const char *u = ok && *rest ? strchr(units, *rest) : NULL;
-    if (u) {
-        v = ldexp(v, 10 * (int)(u - units + 1));
-        rest++;
-        if (strcmp(rest, "iB") == 0 || strcmp(rest, "B") == 0) rest += strlen(rest);
-    }
-    if (!ok || *rest || v >= 0x1p63)
+    uint64_t v = 0;
+    if (!kld_parse_size(text, &v))
         argp_error(s, "%s '%s': expected a size such as 512M or 4GiB", option, text);
-    return (uint64_t)v;
+    return v;
 }
 
 kld_precision cli_precision(struct argp_state *s, const char *text) {

@@ -1,4 +1,4 @@
-/* kld/cli/cli.h - what the commands share.  Floor 4.
+/* kld/cli/cli.h - what the commands share.  Floor 5.
  * Results go to stdout, everything else to stderr. */
 #ifndef KLD_CLI_CLI_H
 #define KLD_CLI_CLI_H
@@ -50,6 +50,7 @@ kld_status cli_compare(int argc, char **argv, kld_err *err);
 kld_status cli_inspect(int argc, char **argv, kld_err *err);
 kld_status cli_keygen(int argc, char **argv, kld_err *err);
 kld_status cli_logits(int argc, char **argv, kld_err *err);
+kld_status cli_nightly(int argc, char **argv, kld_err *err);
 kld_status cli_quantize(int argc, char **argv, kld_err *err);
 kld_status cli_sign(int argc, char **argv, kld_err *err);
 kld_status cli_suite(int argc, char **argv, kld_err *err);

@@ -15,6 +15,7 @@ static const struct command {
     {"suite", "build an evaluation suite from text, or describe one", cli_suite},
     {"logits", "raw logits of one sequence as a NumPy file", cli_logits},
     {"quantize", "round-to-nearest NVFP4 or MXFP4 of a BF16 checkpoint", cli_quantize},
+    {"nightly", "capture what changed, compare, hold against limits, keep a history", cli_nightly},
     {"inspect", "what a checkpoint or a capture holds", cli_inspect},
     {"verify", "check every byte of captures and receipts, and who signed them", cli_verify},
     {"keygen", "make an Ed25519 key to sign with", cli_keygen},

@@ -140,3 +140,18 @@ kld_status kld_compare_gates_record(json_t *result, const char *const *gates, si
     }
     return kld_emit_check(&e, err);
 }
+
+kld_status kld_gate_parse(const char *gate, const char **metric, double *limit, kld_err *err) {
+    const struct metric *m;
+    TRY(parse(gate, &m, limit, err));
+    *metric = m->name;
+    return KLD_OK;
+}
+
+const char *kld_gate_metric(size_t i) { return i < N_METRICS ? METRICS[i].name : NULL; }
+
+double kld_gate_value(const json_t *candidate, const char *metric) {
+    for (size_t m = 0; m < N_METRICS; m++)
+        if (strcmp(METRICS[m].name, metric) == 0) return value_of(candidate, &METRICS[m]);
+    return NAN;
+}

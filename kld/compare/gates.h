@@ -23,5 +23,14 @@ KLD_NODISCARD kld_status kld_compare_gates(const json_t *result, const char *con
 KLD_NODISCARD kld_status kld_compare_gates_record(json_t *result, const char *const *gates,
                                                   size_t n, kld_err *err);
 
+/* The parts of one gate; *metric is the name in the table of metrics, static.  KLD_E_USAGE as
+ * above. */
+KLD_NODISCARD kld_status kld_gate_parse(const char *gate, const char **metric, double *limit,
+                                        kld_err *err);
+/* Name of metric i, NULL past the last. */
+const char *kld_gate_metric(size_t i);
+/* Value of a metric of one candidate of a result; NaN when it is null, absent or unknown. */
+double kld_gate_value(const json_t *candidate, const char *metric);
+
 KLD_EXTERN_C_END
 #endif

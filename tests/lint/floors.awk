@@ -5,7 +5,8 @@ function floor(p) {
     if (p ~ /^(kld\/store|loaders|datasets)\//) return 1
     if (p ~ /^logits\//) return 2
     if (p ~ /^kld\/(capture|compare)\//) return 3
-    if (p ~ /^kld\/cli\//) return 4
+    if (p ~ /^kld\/nightly\//) return 4
+    if (p ~ /^kld\/cli\//) return 5
     return 9
 }
 function folder(p) { sub(/\/[^\/]*$/, "", p); return p }
@@ -21,6 +22,7 @@ function bad(why) { printf "%s includes %s: %s\n", file, inc, why; failures++ }
         if (inc ~ /^openssl\// && file !~ /^kld\/base\//) bad("only kld/base sees OpenSSL")
         if (inc ~ /^(sys\/|unistd|pthread|fcntl|dirent|signal)/ && file !~ /^kld\/base\//) bad("only kld/base sees POSIX")
         if (inc ~ /^(cuda|cublas)/ && file !~ /^logits\/cuda\//) bad("only logits/cuda sees CUDA")
+        if (inc ~ /^sqlite3/ && file !~ /^kld\/nightly\//) bad("only kld/nightly sees SQLite")
         if (inc ~ /^cblas/ && file !~ /^logits\/cpu\//) bad("only logits/cpu sees BLAS")
         next
     }
