@@ -53,6 +53,7 @@ static const key_row CAPTURE[] = {
     {"activations", KEY_CHOICE, OPT(struct shared, activations), {"weights-only", "as-declared"}},
     {"fused_input_scale", KEY_CHOICE, OPT(struct shared, fused), {"own", "max"}},
     {"routes", KEY_TEXT, offsetof(struct shared, routes), {0}},
+    {"partition", KEY_TEXT, OPT(struct shared, partition), {0}},
     {"top_k", KEY_COUNT, OPT(struct shared, top_k), {0}},
     {"min_k", KEY_COUNT, OPT(struct shared, min_k), {0}},
     {"tail_mass", KEY_REAL, OPT(struct shared, tail_mass), {0}},
@@ -83,6 +84,8 @@ static const key_row COMPARE[] = {
     {"resamples", KEY_INDEX, CMP(resamples), {0}},
     {"seed", KEY_COUNT, CMP(seed), {0}},
     {"margin", KEY_REAL, CMP(margin), {0}},
+    {"exact", KEY_SWITCH, CMP(exact_never), {"auto", "never"}},
+    {"head", KEY_SWITCH, CMP(head_shared), {"own", "shared"}},
     {"tokenizer", KEY_TEXT, CMP(tokenizer), {0}},
     {"allow_arithmetic_mismatch", KEY_FLAG, CMP(allow_arithmetic_mismatch), {0}},
 };
@@ -364,7 +367,7 @@ static kld_status read_all(kld_nightly_config *c, kld_err *err) {
     if (c->compare.tokenizer)
         TRY(kld_where(err, from_config(c, c->compare.tokenizer, &c->compare.tokenizer, err),
                       "'compare': 'tokenizer'"));
-    c->device = shared.device;
+    c->device = c->compare.device = shared.device;
     c->threads = shared.threads;
     TRY(read_items(c, &shared, err));
     TRY(read_gates(c, err));

@@ -77,6 +77,7 @@ static void settings(kld_emit *e, json_t *key, const kld_capture_options *o, boo
     kld_emit_real(e, s, "tail_mass", o->tail_mass);
     kld_emit_count(e, s, "tail_samples", reference ? o->tail_samples : 0);
     kld_emit_count(e, s, "seed", o->seed);
+    kld_emit_text(e, s, "partition", o->partition);
     kld_emit_bool(e, s, "keep_routes", o->keep_routes);
     kld_emit_bool(e, s, "ids_only", o->ids_only);
     kld_emit_bool(e, s, "exact", o->exact);

@@ -101,6 +101,8 @@ static kld_status settings_of(const job *j, size_t i, char hex[KLD_SHA256_HEX], 
     kld_emit_count(&e, o, "resamples", c->resamples);
     kld_emit_count(&e, o, "seed", c->seed);
     kld_emit_text(&e, o, "partition", c->partition);
+    kld_emit_bool(&e, o, "exact_never", c->exact_never);
+    kld_emit_bool(&e, o, "head_shared", c->head_shared);
     kld_emit_count(&e, o, "activations", (uint64_t)item->opt.activations);
     kld_emit_count(&e, o, "fused", (uint64_t)item->opt.fused);
     kld_emit_text(&e, o, "routes", item->opt.keep_routes ? NULL : item->routes);

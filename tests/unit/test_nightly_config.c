@@ -61,6 +61,8 @@ static void refused(void **state) {
         {HEAD CANDS ",\"capture\":[]}", "'capture': expected an object, found an array"},
         {HEAD CANDS ",\"compare\":{\"top_p\":2}}", "top-p"},
         {HEAD CANDS ",\"compare\":{\"top_p\":\"0.9\"}}", "'compare': 'top_p': expected a number"},
+        {HEAD CANDS ",\"compare\":{\"head\":\"mine\"}}",
+         "'head': 'mine' is neither own nor shared"},
         {HEAD CANDS ",\"compare\":{\"tau\":1}}", "'compare': unknown key 'tau'"},
         {HEAD CANDS ",\"gates\":\"mean_kl=1\"}", "'gates': expected an array"},
         {HEAD CANDS ",\"gates\":[1]}", "'gates': expected text such as"},
@@ -112,9 +114,11 @@ static void meaning(void **state) {
         "{\"name\":\"b\",\"model\":\"/z\",\"activations\":\"as-declared\","
         "\"fused_input_scale\":\"max\",\"routes\":\"replay=reference\"}],"
         "\"capture\":{\"device\":\"cpu\",\"threads\":2,\"gpu_memory\":\"2GiB\",\"memory\":4096,"
-        "\"precision\":\"fp32\",\"top_k\":64,\"tail_samples\":8,\"hash\":\"full\",\"exact\":true,"
+        "\"precision\":\"fp32\",\"top_k\":64,\"tail_samples\":8,\"hash\":\"full\",\"partition\":"
+        "\"dev\",\"exact\":true,"
         "\"routes\":\"capture\"},"
-        "\"compare\":{\"top_p\":0.9,\"partition\":\"p\",\"resamples\":100,\"margin\":0.2},"
+        "\"compare\":{\"top_p\":0.9,\"head\":\"shared\",\"partition\":\"p\",\"resamples\":100,"
+        "\"margin\":0.2},"
         "\"gates\":[\"mean_kl=0.1\",\"p99_kl=2\"],"
         "\"gates_by_candidate\":{\"b\":[\"mean_kl=0.5\",\"max_kl=9\"]},"
         "\"regression\":{\"mean_kl\":0.25},\"floor\":\"chunk\",\"keep\":0,"
@@ -143,6 +147,9 @@ static void meaning(void **state) {
     assert_int_equal(c.item[0].opt.floor, KLD_FLOOR_NONE);
     assert_true(c.item[0].opt.exact && !c.item[0].opt.keep_head);
     assert_string_equal(c.device, "cpu");
+    assert_string_equal(c.compare.device, "cpu");
+    assert_true(c.compare.head_shared && !c.compare.exact_never);
+    assert_string_equal(c.item[1].opt.partition, "dev");
     assert_int_equal(c.threads, 2);
     assert_int_equal(c.item[1].opt.device_memory, UINT64_C(2) << 30);
     assert_int_equal(c.item[1].opt.memory, 4096);

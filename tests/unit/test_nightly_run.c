@@ -137,6 +137,9 @@ static void touched(void **state) {
     planned(path, 0, "captured", "the settings changed");
     planned(path, 1, "captured", "the reference is captured anew");
     free(path);
+    path = job_of(*state, model, ",\"hash\":\"full\",\"partition\":\"all\"", "");
+    planned(path, 0, "captured", "the settings changed");
+    free(path);
     path = job_of(*state, model, ",\"hash\":\"full\",\"precision\":\"fp32\"", "");
     planned(path, 0, "captured", "kld, the device or the precision changed");
     free(path);
