@@ -88,6 +88,20 @@ static void natural_only(void **state) {
     has(s, json_string_value(cmp_get(o, "candidates.0.content_digest")));
     has(s, "resamples 500");
     has(s, "**Warnings**");
+    has(s, "| paired change of mean KLD, margin 10 % |");
+    free(s);
+    /* What further tests of a pair say. */
+    json_t *pair = json_array_get(json_object_get(o, "pairs"), 0);
+    json_object_set_new(pair, "resolved", json_true());
+    json_object_set_new(pair, "p_holm", json_real(0.0123));
+    json_object_set_new(json_object_get(o, "settings"), "margin_abs", json_real(0.002));
+    s = markdown(o);
+    has(s, " | worse, Holm p 0.012 |\n");
+    has(s, "margin 0.002 nats |");
+    free(s);
+    json_object_set_new(pair, "resolved", json_false());
+    s = markdown(o);
+    has(s, " | unresolved, Holm p 0.012 |\n");
     free(s);
     json_object_set_new(o, "floor",
                         json_pack("{s:f,s:i,s:s,s:b}", "kl_mean", 2e-5, "candidate", 1, "kind",

@@ -101,16 +101,15 @@ const VERDICT = {
 };
 function pairSentence(p) {
   const lower = p.difference < 0;
+  /* Below twice the noise floor a difference means nothing, whatever its interval. */
+  const word = p.resolved === false ? "unresolved" : p.verdict;
+  const open = ["unresolved", "inconclusive", "unsupported"].includes(word);
   return el(
       "li", null, numbered(p.candidate), " is ",
-      el("strong", {class: VERDICT[p.verdict]},
-         p.verdict === "inconclusive" || p.verdict === "unsupported" ? "not told apart (" + p.verdict + ")" :
-                                                                       p.verdict),
-      {better: " than ",
-       worse: " than ",
-       "not worse": " than ",
-       "practically equivalent": " to "}[p.verdict] ||
-          " from ",
+      el("strong", {class: VERDICT[word]}, open ? "not told apart (" + word + ")" : word),
+      open                                  ? " from " :
+          word === "practically equivalent" ? " to " :
+                                              " than ",
       numbered(p.baseline),
       isNumber(p.difference) &&
           [
@@ -146,6 +145,7 @@ function lines(items, upTo) {
 }
 
 function verdict() {
+  const nats = at(result, "settings", "margin_abs");
   const pairs = list(result.pairs).filter(telling),
         failed = list(result.gates).filter((g) => !g.passed).length;
   section(
@@ -162,7 +162,8 @@ function verdict() {
       pairs.length && [
         el("h3", null,
            "How they compare (paired over source clusters, margin " +
-               String(+(100 * at(result, "settings", "margin")).toPrecision(3)) + " %)"),
+               (isNumber(nats) ? nats + " nats)" :
+                                 +(100 * at(result, "settings", "margin")).toPrecision(3) + " %)")),
         lines(pairs.map(pairSentence), 12)
       ]);
 }
