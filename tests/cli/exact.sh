@@ -56,3 +56,42 @@ expect 0 $capture --model "$demo/qad" -o qref.zst
 expect 0 $capture --model "$demo/qad" --ref qref.zst -o qfloor.zst --floor
 expect 3 "$kld" compare ref.zst qfloor.zst
 [ ! -e x.zst ] && [ ! -e x.zst.partial ] || fail "a refused capture left a file"
+
+# Exact comparisons: the kept head serves both (the demo's candidate has the reference's own).
+expect 0 "$kld" compare ref.zst qad.zst --device cpu --json
+grep -q '"check_max": 0.0' out || fail "replayed logits are not the live ones"
+grep -q '"exact": true' out || fail "not exact"
+[ "$(field out stderr_sampling)" = 0.0 ] && [ "$(field out undecided)" = 0 ] || fail "something is estimated"
+kl=$(grep -A3 '"kl": {' out | field /dev/stdin mean)
+expect 0 "$kld" compare ref.zst qad.zst --device cpu
+shows '; exact$'
+expect 0 "$kld" compare ref.zst qad.zst --device cpu --head shared --json
+[ "$(grep -A3 '"kl": {' out | field /dev/stdin mean)" = "$kl" ] || fail "one head, two results"
+expect 0 "$kld" compare ref.zst qad.zst --exact never --json
+grep -q '"exact": null' out || fail "--exact never is exact"
+# A floor is exact, too, though its hidden states are of the other precision; the reference itself is 0.
+expect 0 $capture --model "$demo/ref" --ref ref.zst -o floor.zst --exact --floor --force
+expect 0 "$kld" compare ref.zst floor.zst ref.zst --device cpu --json
+[ "$(grep -c '"head": "own"' out)" = 3 ] || fail "not both are exact"
+grep -A3 '"kl": {' out | grep -q '"mean": 0.0,' || fail "the reference is not itself"
+# A capture that keeps none is compared by its list, and a shared head needs both.
+expect 0 $capture --model "$demo/qad" --ref ref.zst -o lists.zst
+expect 0 "$kld" compare ref.zst lists.zst --json
+grep -q hidden_missing out || fail "nobody is told"
+expect 2 "$kld" compare ref.zst lists.zst --head shared
+expect 2 "$kld" compare ref.zst qad.zst --head shared --exact never
+expect 2 "$kld" compare ref.zst qad.zst --head mine
+expect 2 "$kld" compare ref.zst qad.zst --device tpu
+# Where the checkpoint is gone and no head was kept, it is said what is missing.
+mkdir moved gone
+cp -r "$demo/ref" gone/ref
+expect 0 "$kld" capture --suite suite.jsonl --model gone/ref -o moved/ref.zst --exact
+rm -r gone
+expect 3 "$kld" compare moved/ref.zst moved/ref.zst
+says "head [0-9a-f]* of 'ref' was not found.*--checkpoint.*--exact never.*gone/ref (is not there)"
+expect 0 "$kld" compare moved/ref.zst moved/ref.zst --device cpu --checkpoint "$demo/qad/" --checkpoint "$demo/ref"
+expect 3 "$kld" compare moved/ref.zst moved/ref.zst --checkpoint "$models/llama"
+says 'holds the head'
+cp head-*.safetensors moved
+expect 0 "$kld" compare moved/ref.zst moved/ref.zst --device cpu
+expect 0 "$kld" compare moved/ref.zst moved/ref.zst --exact never

@@ -11,6 +11,9 @@ the file alone: its top ids, its draws, its rounding. Exit status 1 when
     top-1 agreement or a perplexity is not exact, or the Jaccard overlap of the nuclei is off by more than rounding can do,
     a capture takes more than 1024 bytes a position.
 The truth is computed once; captures and checks are made for every seed of the draws.
+
+Then captures with `--exact` are compared through their heads: means of every divergence, of the nuclei and of the masses on them must
+be within 1e-6 of the truth (relative), with bounds that are the value itself; as must captures whose head was found as a kept file.
 """
 import argparse, json, pathlib, subprocess, sys
 import numpy as np
@@ -20,6 +23,7 @@ SIGMAS, ROUNDING = 3, 1e-6
 # Log-probabilities in the file are multiples of 2^-13 from rank 8 on. A cumulative mass moves by about 1e-5 with them, and where
 # it crosses top-p that close, or a near-tie swaps there, a nucleus gains or loses a token: rare, and one token of many.
 JACCARD_ROUNDING = 1e-4
+EXACT = 1e-6  # relative; live and replayed logits are of one arithmetic, and sums are taken in FP64 here and there
 DIVERGENCES = ("kl", "reverse_kl", "js", "tv")
 
 
@@ -59,25 +63,44 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(1, keepdims=True))
 
 
-def nuclei(lp):
-    """Ids of each row's nucleus; None where the list of a capture ends before it."""
-    ids = np.sort(np.argpartition(-lp, TOP_K, axis=1)[:, :TOP_K], axis=1)
-    top = np.take_along_axis(lp, ids, 1)
-    order = np.argsort(-top, axis=1, kind="stable")  # ties by lower id
-    ids, top = np.take_along_axis(ids, order, 1), np.take_along_axis(top, order, 1)
-    size = (np.exp(top).cumsum(1) < TOP_P - 1e-9).sum(1) + 1
+def nuclei(lp, ids, slack):
+    """The `ids` most probable ids of each row, most probable first, and how many of them are its nucleus; more than those when they
+    do not reach it.  A mass within slack of TOP_P has reached it."""
+    part = np.sort(np.argpartition(-lp, ids - 1, axis=1)[:, :ids], axis=1)
+    order = np.argsort(-np.take_along_axis(lp, part, 1), axis=1, kind="stable")  # ties by lower id
+    part = np.take_along_axis(part, order, 1)
+    size = (np.exp(np.take_along_axis(lp, part, 1)).cumsum(1) < TOP_P - slack).sum(1) + 1
+    return part, size
+
+
+def listed(lp):
+    """Ids of each row's nucleus as a capture's list has them; None where it ends before."""
+    ids, size = nuclei(lp, TOP_K, 1e-9)
     return [set(o[:n]) if n <= TOP_K else None for o, n in zip(ids.tolist(), size)]
 
 
-def block_values(lp, lq, in_p, in_q, labels):
-    """Per-position values of some rows, from log-probabilities [rows][vocab] and nuclei of both sides."""
+def members(lp):
+    """Each row's nucleus, over the whole vocabulary, as a mask."""
+    ids, size = nuclei(lp, lp.shape[1], 0)
+    mask = np.zeros(lp.shape, dtype=bool)
+    np.put_along_axis(mask, ids, np.arange(lp.shape[1]) < size[:, None], 1)
+    return mask
+
+
+def block_values(lp, lq, labels):
+    """Per-position values of some rows, from log-probabilities [rows][vocab]."""
     p, q, rows = np.exp(lp), np.exp(lq), np.arange(len(lp))
     lm = np.log((p + q) / 2)
+    n_p, n_q = members(lp), members(lq)
+    cut_p, cut_q = p * n_p, q * n_q
     return {
         "kl": (p * (lp - lq)).sum(1), "reverse_kl": (q * (lq - lp)).sum(1),
         "js": ((p * (lp - lm)).sum(1) + (q * (lq - lm)).sum(1)) / 2, "tv": np.abs(p - q).sum(1) / 2,
         "top1": lp.argmax(1) == lq.argmax(1), "nll_reference": -lp[rows, labels], "nll_candidate": -lq[rows, labels],
-        "jaccard": np.array([len(s & t) / len(s | t) if s and t else np.nan for s, t in zip(in_p, in_q)])}
+        "whole_jaccard": (n_p & n_q).sum(1) / (n_p | n_q).sum(1),
+        "whole_tv": np.abs(cut_p / cut_p.sum(1, keepdims=True) - cut_q / cut_q.sum(1, keepdims=True)).sum(1) / 2,
+        "on_reference": (q * n_p).sum(1), "on_candidate": (p * n_q).sum(1),
+        "jaccard": np.array([len(s & t) / len(s | t) if s and t else np.nan for s, t in zip(listed(lp), listed(lq))])}
 
 
 def exact(kld, work, windows, vocab, reference, candidates):
@@ -90,10 +113,8 @@ def exact(kld, work, windows, vocab, reference, candidates):
         for i in range(0, len(labels), BLOCK):
             rows = slice(i, i + BLOCK)
             lp = log_softmax(a[rows])
-            in_p = nuclei(lp)
             for c, b in zip(candidates, others):
-                lq = log_softmax(b[rows])
-                parts[c].append(block_values(lp, lq, in_p, nuclei(lq), labels[rows]))
+                parts[c].append(block_values(lp, log_softmax(b[rows]), labels[rows]))
         print(f"exact: window {n + 1} of {len(windows)}, {len(labels)} positions", file=sys.stderr, flush=True)
     out = {}
     for c in candidates:
@@ -156,6 +177,34 @@ def one_seed(a, work, suite, seed, truth, check):
         check(per <= 1024, f"{c}: more than 1024 bytes a position")
 
 
+def hold_exact(c, truth, check):
+    """One candidate of an exact comparison against the truth: nothing is estimated."""
+    check(c["exact"] and c["exact"]["check_max"] == 0, f"live and replayed logits differ: {c['exact']}")
+    pairs = [(k, c[k]["mean"], truth[k]) for k in DIVERGENCES] + [
+        ("jaccard", c["top_p"]["jaccard"], truth["whole_jaccard"]), ("nucleus tv", c["top_p"]["tv"], truth["whole_tv"]),
+        ("q(Np)", c["top_p"]["mass_on_reference"], truth["on_reference"]),
+        ("p(Nq)", c["top_p"]["mass_on_candidate"], truth["on_candidate"]), ("top-1", c["top1_agreement"], truth["top1"])]
+    for name, got, want in pairs:
+        print(f"  {name:11} {got:.12f}   exact {want:.12f}   relative difference {(got - want) / want:+.1e}")
+        check(abs(got - want) <= EXACT * abs(want), f"{name}: off by more than {EXACT:.0e} of it")
+    for k in DIVERGENCES:
+        check(c[k]["exact"] and c[k]["lower_bound"] == c[k]["mean"] and c[k]["stderr_sampling"] == 0, f"{k}: not exact")
+    check(c["top_p"]["undecided"] == 0, "undecided nuclei")
+
+
+def through_heads(a, work, suite, truth, check):
+    """Captures that keep hidden states, and the heads beside them where they are dense."""
+    ref, outs = work / "hidden-ref.zst", [work / f"hidden-{pathlib.Path(c).name}.zst" for c in a.candidates]
+    for model, out, more in ((a.reference, ref, ()), *((c, out, ("--ref", ref)) for c, out in zip(a.candidates, outs))):
+        size = capture(a.kld, work, suite, model, out, "--exact", "--keep-head", *more)
+        print(f"{model}: {size / truth[a.candidates[0]]['positions']:.1f} bytes a position with hidden states")
+    run(a.kld, "compare", ref, *outs, "--device", "cpu", "--json", work / "hidden.json")
+    report = json.loads((work / "hidden.json").read_text())
+    for c, r in zip(a.candidates, report["candidates"]):
+        print(f"{c} against {a.reference}, through their heads")
+        hold_exact(r, truth[c], check)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for k in ("kld", "suite", "workdir", "reference"):
@@ -176,6 +225,8 @@ def main():
     for seed in a.seeds.split(","):
         print(f"seed {seed}")
         one_seed(a, work, suite, seed, truth, check)
+    print("exact captures")
+    through_heads(a, work, suite, truth, check)
     return 1 if check.failed else 0
 
 
