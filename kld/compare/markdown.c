@@ -168,16 +168,17 @@ static void candidates(text_out *o, const json_t *r) {
 
 static void pairs(text_out *o, const json_t *r) {
     const json_t *list = json_object_get(r, "pairs");
+    char margin[TABLE_MARGIN];
     bool first = true;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *p = json_array_get(list, i);
         if (table_pair_told_elsewhere(r, p)) continue;
         if (first)
             text_put(o,
-                     "\n| paired change of mean KLD, margin %g %% | difference | 95 %% interval | "
+                     "\n| paired change of mean KLD, margin %s | difference | 95 %% interval | "
                      "ratio | 95 %% interval | verdict |\n"
                      "| --- | ---: | ---: | ---: | ---: | --- |\n",
-                     100 * json_number_value(text_at(r, "settings", "margin")));
+                     table_margin(margin, r));
         first = false;
         char s[TEXT_CELL];
         text_puts(o, "| ");
@@ -189,7 +190,7 @@ static void pairs(text_out *o, const json_t *r) {
         text_put(o, " | %s | ", number(s, json_object_get(p, "ratio")));
         range(o, json_object_get(p, "ratio_ci95"));
         text_puts(o, " | ");
-        name(o, text_of(p, "verdict"));
+        name(o, table_pair_verdict(p));
         text_puts(o, " |\n");
     }
 }

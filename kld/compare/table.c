@@ -166,18 +166,12 @@ static void candidates(text_out *o, const json_t *r) {
 }
 
 static void verdicts_title(text_out *o, const json_t *r) {
-    const json_t *set = json_object_get(r, "settings"), *nats = json_object_get(set, "margin_abs");
-    long long family = (long long)json_integer_value(json_object_get(set, "tested_pairs"));
-    char heading[160], holm[64] = "", margin[32];
+    long long family = (long long)json_integer_value(text_at(r, "settings", "tested_pairs"));
+    char heading[160], holm[64] = "", margin[TABLE_MARGIN];
     if (family > 1)
         (void)snprintf(holm, sizeof holm, "; p and verdicts by Holm for %lld pairs", family);
-    if (json_is_number(nats))
-        (void)snprintf(margin, sizeof margin, "%g nats", json_number_value(nats));
-    else
-        (void)snprintf(margin, sizeof margin, "%g%%",
-                       100 * json_number_value(json_object_get(set, "margin")));
-    (void)snprintf(heading, sizeof heading, "Paired mean KL, 95%% intervals, margin %s%s", margin,
-                   holm);
+    (void)snprintf(heading, sizeof heading, "Paired mean KL, 95 %% intervals, margin %s%s",
+                   table_margin(margin, r), holm);
     text_title(o, heading);
     text_put(o, " %-9s %9s %18s %7s %16s %7s  %s\n", "pair", "change", "95% interval", "ratio",
              "95% interval", "p", "verdict");
@@ -196,8 +190,7 @@ static void verdicts(text_out *o, const json_t *r) {
         if (first) verdicts_title(o, r);
         first = false;
         char s[4][TEXT_CELL], p_text[TEXT_CELL];
-        bool below = json_is_false(json_object_get(p, "resolved"));
-        const char *verdict = below ? "unresolved" : text_of(p, "verdict");
+        const char *verdict = table_pair_verdict(p);
         text_put(o, " [%lld] - [%lld] %9s %18s %7s %16s %7s  ",
                  (long long)json_integer_value(text_at(p, "candidate", NULL)) + 1,
                  (long long)json_integer_value(text_at(p, "baseline", NULL)) + 1,

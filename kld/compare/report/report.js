@@ -100,16 +100,13 @@ const VERDICT = {
   worse: "bad"
 };
 function pairSentence(p) {
-  const lower = p.difference < 0;
+  const lower = p.difference < 0, said = p.resolved === false ? "unresolved" : p.verdict;
   return el(
       "li", null, numbered(p.candidate), " is ",
-      el("strong", {class: VERDICT[p.verdict]},
-         p.verdict === "inconclusive" || p.verdict === "unsupported" ? "not told apart (" + p.verdict + ")" :
-                                                                       p.verdict),
-      {better: " than ",
-       worse: " than ",
-       "not worse": " than ",
-       "practically equivalent": " to "}[p.verdict] ||
+      el("strong", {class: VERDICT[said]},
+         ["inconclusive", "unsupported", "unresolved"].includes(said) ? "not told apart (" + said + ")" :
+                                                                        said),
+      {better: " than ", worse: " than ", "not worse": " than ", "practically equivalent": " to "}[said] ||
           " from ",
       numbered(p.baseline),
       isNumber(p.difference) &&
@@ -162,7 +159,9 @@ function verdict() {
       pairs.length && [
         el("h3", null,
            "How they compare (paired over source clusters, margin " +
-               String(+(100 * at(result, "settings", "margin")).toPrecision(3)) + " %)"),
+               (isNumber(at(result, "settings", "margin_abs")) ?
+                    num(at(result, "settings", "margin_abs")) + " nats)" :
+                    String(+(100 * at(result, "settings", "margin")).toPrecision(3)) + " %)")),
         lines(pairs.map(pairSentence), 12)
       ]);
 }
