@@ -150,6 +150,17 @@ $(B)/bin/synth: $(B)/obj/tests/bench/synth.o $(B)/libkld.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ $(LIBS)
 
+$(B)/bin/coverage: $(B)/obj/tests/sim/coverage.o $(B)/libtest.a $(B)/libkld.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(OPT) -fopenmp $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+
+RUNS ?= 1000
+.PHONY: coverage
+coverage: $(B)/bin/coverage ## how often intervals hold the truth (docs/statistics.md; some minutes)
+	@for s in documents strata overlap heavy; do \
+	  $(B)/bin/coverage $(RUNS) 1999 $$s 2 3 6 8 12 20 30 50 100 && \
+	  $(B)/bin/coverage $$(($(RUNS) / 5)) 1999 $$s 800 || exit; done
+
 # make synth SIZE=8b FORMAT=nvfp4
 SIZE   ?= 8b
 FORMAT ?= bf16

@@ -21,6 +21,7 @@ enum {
     KEY_SEED,
     KEY_PARTITION,
     KEY_MARGIN,
+    KEY_MARGIN_ABS,
     KEY_MISMATCH,
     KEY_RECEIPT,
     KEY_SIGN_KEY,
@@ -65,6 +66,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "Seed of the bootstrap (default 1)", 3},
     {"margin", KEY_MARGIN, "X", 0,
      "Practical equivalence: mean KL within a factor 1+X (default 0.10)", 3},
+    {"margin-abs", KEY_MARGIN_ABS, "NATS", 0,
+     "Practical equivalence: mean KL within NATS, instead of a factor", 3},
     {"tokenizer", KEY_TOKENIZER, "DIR", 0,
      "The checkpoint's tokenizer: shows the worst positions as text", 4},
     {"allow-arithmetic-mismatch", KEY_MISMATCH, 0, 0,
@@ -126,6 +129,10 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
     case KEY_MARGIN: a->opt.margin = cli_f64(s, "--margin", arg); return 0;
     case KEY_RECEIPT: a->receipt_file = arg; return 0;
     case KEY_SIGN_KEY: a->sign_key = arg; return 0;
+    case KEY_MARGIN_ABS:
+        a->opt.margin_abs = cli_f64(s, "--margin-abs", arg);
+        if (!(a->opt.margin_abs > 0)) argp_error(s, "--margin-abs must be above 0");
+        return 0;
     case KEY_TOKENIZER: a->opt.tokenizer = arg; return 0;
     case KEY_MISMATCH: a->opt.allow_arithmetic_mismatch = true; return 0;
     case KEY_EXACT: a->opt.exact_never = second_of(s, "--exact", arg, "auto", "never"); return 0;

@@ -245,8 +245,8 @@ static kld_status build(struct run *r, const kld_report_side *ref, json_t **out,
                          .routes = r->routes,
                          .worst = worst,
                          .tokenizer = r->tokenizer};
-    kld_tally_end(&r->tally);
-    kld_status st = kld_worst_read(r->ref, r->cand, &r->tally, worst, err);
+    kld_status st = kld_tally_end(&r->tally, err);
+    if (st == KLD_OK) st = kld_worst_read(r->ref, r->cand, &r->tally, worst, err);
     if (st == KLD_OK) st = kld_report_build(&report, out, err);
     kld_free(worst);
     return st;
@@ -294,6 +294,10 @@ kld_status kld_compare_valid(const json_t *result, kld_err *err) {
         const json_t *c = json_array_get(cands, k);
         if (!json_is_false(json_object_get(c, "valid"))) continue;
         const char *path = json_string_value(json_object_get(c, "path"));
+        if (json_integer_value(json_object_get(result, "positions")) == 0)
+            return kld_fail(err, KLD_E_NUMERIC,
+                            "%s: 0 positions were scored, so nothing was measured",
+                            path ? path : "candidate");
         return kld_fail(err, KLD_E_NUMERIC,
                         "%s: invalid: none of its positions is finite, so nothing was measured",
                         path ? path : "candidate");

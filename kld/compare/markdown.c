@@ -168,20 +168,17 @@ static void candidates(text_out *o, const json_t *r) {
 
 static void pairs(text_out *o, const json_t *r) {
     const json_t *list = json_object_get(r, "pairs");
-    const json_t *nats = text_at(r, "settings", "margin_abs");
+    char margin[TABLE_MARGIN];
     bool first = true;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *p = json_array_get(list, i);
         if (table_pair_told_elsewhere(r, p)) continue;
         if (first)
             text_put(o,
-                     "\n| paired change of mean KLD, margin %g %s | difference | 95 %% interval | "
+                     "\n| paired change of mean KLD, margin %s | difference | 95 %% interval | "
                      "ratio | 95 %% interval | verdict |\n"
                      "| --- | ---: | ---: | ---: | ---: | --- |\n",
-                     json_is_number(nats)
-                         ? json_number_value(nats)
-                         : 100 * json_number_value(text_at(r, "settings", "margin")),
-                     json_is_number(nats) ? "nats" : "%");
+                     table_margin(margin, r));
         first = false;
         char s[TEXT_CELL];
         text_puts(o, "| ");
@@ -193,9 +190,7 @@ static void pairs(text_out *o, const json_t *r) {
         text_put(o, " | %s | ", number(s, json_object_get(p, "ratio")));
         range(o, json_object_get(p, "ratio_ci95"));
         text_puts(o, " | ");
-        /* Below twice the noise floor a difference means nothing, whatever its interval. */
-        bool below = json_is_false(json_object_get(p, "resolved"));
-        name(o, below ? "unresolved" : text_of(p, "verdict"));
+        name(o, table_pair_verdict(p));
         if (json_is_number(json_object_get(p, "p_holm")))
             text_put(o, ", Holm p %.2g", json_number_value(json_object_get(p, "p_holm")));
         text_puts(o, " |\n");

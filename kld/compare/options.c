@@ -24,6 +24,9 @@ kld_status kld_compare_check(const kld_compare_options *o, size_t n_cands, kld_e
     if (o->seed > INT64_MAX) return kld_fail(err, KLD_E_USAGE, "the seed must be below 2^63");
     if (!(o->margin > 0 && isfinite(o->margin)))
         return kld_fail(err, KLD_E_USAGE, "margin is %g; it must be above 0", o->margin);
+    if (!(o->margin_abs >= 0 && isfinite(o->margin_abs)))
+        return kld_fail(err, KLD_E_USAGE, "margin-abs is %g nats; it must be above 0",
+                        o->margin_abs);
     if (o->head_shared && o->exact_never)
         return kld_fail(err, KLD_E_USAGE,
                         "a shared head is run over hidden states: --head shared "

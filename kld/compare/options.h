@@ -17,7 +17,8 @@ typedef struct kld_compare_options {
     const char *partition;          /* only windows of this one, or "all"; NULL = all but those of
                                        "qualification", where there are others */
     bool allow_arithmetic_mismatch; /* mark instead of refusing */
-    double margin; /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
+    double margin;     /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
+    double margin_abs; /* nats; above 0 it is |KL_a - KL_b| < margin_abs instead; default 0 */
     /* Captures that keep hidden states. */
     bool exact_never;              /* compare their lists as those of others */
     bool head_shared;              /* both sides through the reference's head: bodies alone */

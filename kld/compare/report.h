@@ -31,9 +31,7 @@ typedef struct kld_report {
     const kld_tokenizer *tokenizer; /* may be NULL */
 
     /* Filled by kld_report_build. */
-    kld_cluster_sums sums;
-    double *replicates; /* [sums.cols][resamples], or NULL with few clusters */
-    double *scratch;    /* [resamples] */
+    struct kld_report_sums *sums; /* of clusters, and their resamples */
     kld_emit emit;
     double floor; /* mean KL of a repeat capture; NaN without one */
 } kld_report;
@@ -41,11 +39,29 @@ typedef struct kld_report {
 /* *out is owned.  Only the first block of *r is read.  KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_report_build(kld_report *r, json_t **out, kld_err *err);
 
-/* ---- shared by report.c, report_candidate.c and report_routes.c ---------------------- */
+/* ---- report_sums.c: what is kept by cluster ----------------------------------------- */
+
+/* Owned; freed by kld_report_sums_free.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_report_sums_make(kld_report *r, kld_err *err);
+void kld_report_sums_free(kld_report *r);
 
 /* Interval of a column of candidate k; none when the column is not one of the metrics kept by
- * cluster or when it has infinite values. */
+ * cluster or when it has infinite values.  Cut where a mean of JS or TV must end. */
 kld_interval kld_report_interval(const kld_report *r, size_t k, int column);
+double kld_report_cluster_mean(const kld_report *r, size_t k, int column);
+
+/* Mean KL of candidate k in a bin (kld_bins) and in a stratum. */
+kld_estimate kld_report_bin(const kld_report *r, size_t k, size_t bin);
+kld_estimate kld_report_stratum(const kld_report *r, size_t k, size_t stratum);
+/* Interval of the quantile KLD_TAIL[tail] of KL; none unless KLD_TAIL_POSITIONS lie above it. */
+kld_interval kld_report_tail(const kld_report *r, size_t k, size_t tail);
+enum { KLD_TAIL_POSITIONS = 100 };
+
+/* Mean KL of a pair: candidate b less candidate a, and their quotient. */
+kld_estimate kld_report_difference(const kld_report *r, size_t pair);
+kld_estimate kld_report_ratio(const kld_report *r, size_t pair);
+kld_estimate kld_report_contrast(const kld_report *r, size_t contrast);
+
 /* Index in the metrics of a column, and the column and scale of a metric. */
 int kld_report_metric(int column);
 typedef struct kld_metric {
@@ -54,14 +70,16 @@ typedef struct kld_metric {
 } kld_metric;
 extern const kld_metric KLD_METRIC[KLD_METRICS];
 
-/* Column of a contrast in sums. */
-size_t kld_report_contrast(const kld_report *r, size_t contrast);
+/* ---- shared by report.c, report_candidate.c, report_pairs.c and report_routes.c ------- */
 
 /* Members "routing" (reference and candidates), "routes" and "cells" (candidates). */
 void kld_report_routing(kld_report *r, const kld_capture_info *info, const kld_role *role,
                         json_t *o);
 void kld_report_routes(kld_report *r, size_t k, json_t *o);
 void kld_report_cells(kld_report *r, size_t k, json_t *o);
+
+/* Member "pairs", the verdicts among them adjusted for each other.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_report_pairs(kld_report *r, json_t *top, kld_err *err);
 
 /* Member object of candidate k appended to candidates. */
 void kld_report_candidate(kld_report *r, size_t k, json_t *candidates);

@@ -89,8 +89,11 @@ static double share_above(const double *v, size_t n, double limit) {
     return n ? (double)(n - lo) / (double)n : NAN;
 }
 
-static double cluster_mean(const kld_report *r, size_t k, int column) {
-    return kld_cluster_mean(&r->sums, k * KLD_METRICS + (size_t)kld_report_metric(column));
+/* Members of kl; others have none. */
+static void tail_intervals(kld_report *r, size_t k, json_t *into) {
+    static const char *const NAME[KLD_TAILS] = {"median", "p90", "p95", "p99", "p999"};
+    json_t *o = kld_emit_object(&r->emit, into, "quantiles_ci95");
+    for (size_t q = 0; q < KLD_TAILS; q++) interval(r, o, NAME[q], kld_report_tail(r, k, q));
 }
 
 static void divergence(kld_report *r, size_t k, json_t *cand, int kind) {
@@ -113,7 +116,7 @@ static void divergence(kld_report *r, size_t k, json_t *cand, int kind) {
     interval(r, o, "lower_bound_ci95", kld_report_interval(r, k, bound));
     kld_emit_real(e, o, "stderr_sampling", has_mean ? sqrt(c->variance[kind]) / n : NAN);
     quantiles(r, o, partial ? NULL : c->values[kind], c->n_values);
-    kld_emit_real(e, o, "cluster_mean", has_mean ? cluster_mean(r, k, est) : NAN);
+    kld_emit_real(e, o, "cluster_mean", has_mean ? kld_report_cluster_mean(r, k, est) : NAN);
     kld_emit_count(e, o, "infinite", partial ? g->inf[bound] : g->inf[est]);
     kld_emit_real(e, o, "mean_finite",
                   g->n[est] && !partial ? g->sum[est] / (double)g->n[est] : NAN);
@@ -122,6 +125,7 @@ static void divergence(kld_report *r, size_t k, json_t *cand, int kind) {
     if (c->n_values) place(r, kld_emit_object(e, o, "max_at"), &c->max_at[kind]);
     else kld_emit_value(e, o, "max_at", json_null());
     if (kind != KLD_DIV_KL) return;
+    tail_intervals(r, k, o);
     json_t *above = kld_emit_object(e, o, "share_above");
     kld_emit_real(e, above, "0.1", share_above(c->values[kind], c->n_values, 0.1));
     kld_emit_real(e, above, "1", share_above(c->values[kind], c->n_values, 1));
@@ -192,10 +196,17 @@ static void perplexity(kld_report *r, size_t k, json_t *cand) {
     kld_emit_count(e, o, "infinite_candidate", g->inf[KLD_COL_NLL_CAND]);
 }
 
-static void group_row(kld_report *r, json_t *o, const kld_group *g) {
+/* `mean` is of the group's KL, too: by clusters. */
+static void group_row(kld_report *r, json_t *o, const kld_group *g, kld_estimate mean) {
     kld_emit *e = &r->emit;
+    double kl = kld_group_estimate(g, KLD_DIV_KL);
+    kld_interval ci = kld_estimate_interval(&mean, 0.95);
+    if (!isfinite(kl)) ci = (kld_interval){.lo = NAN, .hi = NAN, .method = "none"};
     kld_emit_count(e, o, "positions", g->positions);
-    kld_emit_real(e, o, "kl_mean", kld_group_estimate(g, KLD_DIV_KL));
+    kld_emit_count(e, o, "clusters", mean.clusters);
+    kld_emit_real(e, o, "kl_mean", kl);
+    interval(r, o, "kl_ci95", ci);
+    kld_emit_text(e, o, "ci_method", ci.method);
     kld_emit_real(e, o, "kl_lower_bound", kld_group_mean(g, KLD_COL_BOUND + KLD_DIV_KL));
     kld_emit_real(e, o, "tv_mean", kld_group_estimate(g, KLD_DIV_TV));
     kld_emit_real(e, o, "top1_agreement", kld_group_mean(g, KLD_COL_TOP1));
@@ -221,7 +232,7 @@ static void groups(kld_report *r, size_t k, json_t *cand) {
     for (size_t h = 0; h < r->tally->strata; h++) {
         json_t *o = kld_emit_object(e, a, NULL);
         kld_emit_text(e, o, "stratum", r->tally->stratum_name[h]);
-        group_row(r, o, &c->by_stratum[h]);
+        group_row(r, o, &c->by_stratum[h], kld_report_stratum(r, k, h));
     }
     a = kld_emit_array(e, cand, "by_depth");
     for (int d = 0; d < KLD_DEPTHS; d++) {
@@ -229,7 +240,7 @@ static void groups(kld_report *r, size_t k, json_t *cand) {
         kld_emit_count(e, o, "from", KLD_DEPTH_FROM[d]);
         if (d + 1 < KLD_DEPTHS) kld_emit_count(e, o, "to", KLD_DEPTH_FROM[d + 1] - 1);
         else kld_emit_value(e, o, "to", json_null());
-        group_row(r, o, &c->by_depth[d]);
+        group_row(r, o, &c->by_depth[d], kld_report_bin(r, k, (size_t)d));
     }
     a = kld_emit_array(e, cand, "by_position");
     for (int b = 0; b < KLD_SPANS && c->by_position[b].positions; b++) span(r, a, c, b);
@@ -238,7 +249,7 @@ static void groups(kld_report *r, size_t k, json_t *cand) {
         json_t *o = kld_emit_object(e, a, NULL);
         kld_emit_real(e, o, "from", KLD_CONFIDENCE_FROM[d]);
         kld_emit_real(e, o, "to", KLD_CONFIDENCE_FROM[d + 1]);
-        group_row(r, o, &c->by_confidence[d]);
+        group_row(r, o, &c->by_confidence[d], kld_report_bin(r, k, (size_t)(KLD_DEPTHS + d)));
     }
 }
 

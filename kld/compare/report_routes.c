@@ -64,31 +64,43 @@ static void columns(kld_report *r, json_t *o, const kld_route_sums *s, const kld
 static kld_status intervals(kld_report *r, const kld_route_tally *t,
                             kld_interval ci[KLD_ROUTE_COLUMNS]) {
     enum { COLS = KLD_ROUTE_COLUMNS };
-    size_t clusters = r->tally->clusters, n = r->opt->resamples;
-    double *num = NULL, *den = NULL, *replicates = NULL;
+    static const kld_scale SCALE[COLS] = {KLD_SCALE_SHARE, KLD_SCALE_SHARE, KLD_SCALE_SHARE,
+                                          KLD_SCALE_SHARE, KLD_SCALE_SHARE};
+    size_t clusters = r->tally->clusters;
+    double *num = NULL, *den = NULL;
+    bool *kept = NULL;
+    kld_strata strata = {0};
+    kld_replicates replicates = {0};
     kld_status st;
-    TRY_TO(done, kld_calloc((void **)&num, clusters, COLS * sizeof *num, NULL));
-    TRY_TO(done, kld_calloc((void **)&den, clusters, COLS * sizeof *den, NULL));
+    TRY_TO(done, NEW_ARRAY(&kept, clusters, NULL));
     for (size_t c = 0; c < clusters && c < t->cap_clusters; c++)
+        kept[c] = t->by_cluster[c].n[KLD_ROUTE_TOP1] > 0;
+    TRY_TO(done,
+           kld_strata_order(&strata, r->tally->stratum_of, r->tally->strata, kept, clusters, NULL));
+    TRY_TO(done, kld_calloc((void **)&num, strata.clusters, COLS * sizeof *num, NULL));
+    TRY_TO(done, kld_calloc((void **)&den, strata.clusters, COLS * sizeof *den, NULL));
+    for (size_t row = 0; row < strata.clusters; row++)
         for (size_t k = 0; k < COLS; k++) {
-            num[c * COLS + k] = t->by_cluster[c].sum[k];
-            den[c * COLS + k] = (double)t->by_cluster[c].n[k];
+            num[row * COLS + k] = t->by_cluster[strata.order[row]].sum[k];
+            den[row * COLS + k] = (double)t->by_cluster[strata.order[row]].n[k];
         }
-    const kld_cluster_sums s = {.clusters = clusters,
+    const kld_cluster_sums s = {.clusters = strata.clusters,
                                 .cols = COLS,
-                                .stratum = r->tally->stratum_of,
-                                .strata = r->tally->strata,
+                                .groups = strata.groups,
+                                .start = strata.start,
+                                .scale = SCALE,
                                 .num = num,
                                 .den = den};
-    if (clusters >= KLD_FEW_CLUSTERS) {
-        TRY_TO(done, kld_calloc((void **)&replicates, n, COLS * sizeof *replicates, NULL));
-        TRY_TO(done, kld_bootstrap(&s, n, r->opt->seed, replicates, NULL));
+    if (s.clusters >= KLD_FEW_CLUSTERS)
+        TRY_TO(done, kld_bootstrap(&replicates, &s, r->opt->resamples, r->opt->seed, NULL));
+    for (size_t k = 0; k < COLS; k++) {
+        kld_estimate e = kld_estimate_ratio(&s, k, replicates.t ? &replicates : NULL);
+        ci[k] = kld_estimate_interval(&e, 0.95);
     }
-    for (size_t k = 0; k < COLS; k++)
-        ci[k] = kld_mean_interval(&s, k, KLD_SCALE_SHARE, replicates ? replicates + k * n : NULL, n,
-                                  r->scratch);
 done:
-    kld_free(replicates);
+    kld_replicates_free(&replicates);
+    kld_strata_free(&strata);
+    kld_free(kept);
     kld_free(den);
     kld_free(num);
     return st;
@@ -160,11 +172,10 @@ void kld_report_cells(kld_report *r, size_t k, json_t *into) {
     double interaction = NAN, positions = 0;
     for (size_t x = 0; whole && x < t->n_contrasts; x++) {
         if (t->contrast[x].k[KLD_QXQ] != (long)k) continue;
-        size_t col = kld_report_contrast(r, x), n = r->opt->resamples;
-        interaction = kld_ratio_mean(&r->sums, col);
+        kld_estimate difference = kld_report_contrast(r, x);
+        interaction = difference.mean;
         for (size_t c = 0; c < t->clusters; c++) positions += t->contrast[x].n[c];
-        ci = kld_mean_interval(&r->sums, col, KLD_SCALE_PLAIN,
-                               r->replicates ? r->replicates + col * n : NULL, n, r->scratch);
+        ci = kld_estimate_interval(&difference, 0.95);
     }
     kld_emit_real(e, o, "interaction", interaction);
     kld_emit_range(e, o, "interaction_ci95", ci.lo, ci.hi);

@@ -2,6 +2,7 @@
 
 #include "kld/compare/table_routes.h"
 #include "kld/compare/text.h"
+#include "kld/compare/warnings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,8 +50,9 @@ static void head(text_out *o, const json_t *r) {
 
 static bool invalid_row(text_out *o, const json_t *c) {
     if (!json_is_false(json_object_get(c, "valid"))) return false;
+    bool none = json_integer_value(text_at(c, "nonfinite", "excluded")) == 0;
     text_style(o, "31");
-    text_puts(o, " INVALID: no finite position");
+    text_puts(o, none ? " 0 scored positions" : " INVALID: no finite position");
     text_style(o, "0");
     text_puts(o, "\n");
     return true;
@@ -99,13 +101,56 @@ static void more_row(text_out *o, const json_t *c, size_t k, const char *overlap
              text_fixed(s[10], text_at(tokens, "7", NULL), 3));
 }
 
+/* Words of `text` in lines of TEXT_WIDTH columns, later lines indented. */
+static void wrap(text_out *o, const char *first, const char *text) {
+    size_t col = strlen(first);
+    text_puts(o, first);
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (col + 1 + n > TEXT_WIDTH) {
+            text_puts(o, "\n   ");
+            col = 3;
+        }
+        text_put(o, " %.*s", (int)n, text);
+        col += 1 + n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    text_puts(o, "\n");
+}
+
+/* The other mean: what documents of very different lengths would hide. */
+static void document_means(text_out *o, const json_t *cands) {
+    char text[1024] = "", s[TEXT_CELL];
+    size_t used = 0;
+    for (size_t k = 0; k < json_array_size(cands) && used + 64 < sizeof text; k++)
+        used += (size_t)snprintf(
+            text + used, sizeof text - used, "%s[%zu] %s", k ? "  " : "", k + 1,
+            text_number(s, text_at(json_array_get(cands, k), "kl", "cluster_mean"), 8));
+    text_puts(o, "\n");
+    wrap(o, "Mean KL when each source cluster counts once:", text);
+}
+
+static void noise_floor(text_out *o, const json_t *r) {
+    const json_t *fl = json_object_get(r, "floor");
+    char s[TEXT_CELL];
+    if (json_is_object(fl))
+        text_put(o, "Noise floor: mean KL %s, from [%lld] (%s of the reference)\n",
+                 text_number(s, text_at(fl, "kl_mean", NULL), 8),
+                 (long long)json_integer_value(text_at(fl, "candidate", NULL)) + 1,
+                 text_of(fl, "kind"));
+    else wrap(o, "Noise floor: none:", KLD_ADD_FLOOR);
+}
+
 static void candidates(text_out *o, const json_t *r) {
     const json_t *cands = json_object_get(r, "candidates");
     size_t n = json_array_size(cands);
     char k_text[24];
     (void)snprintf(k_text, sizeof k_text, "%lld",
                    (long long)json_integer_value(text_at(r, "settings", "overlap_k")));
-    text_title(o, "KL(reference || candidate), nats; nucleus at top-p; accept = 1 - TV");
+    text_title(
+        o,
+        "KL(reference || candidate), nats, mean over positions; nucleus at top-p; acc. = 1 - TV");
     text_put(o, "     %-*s %8s %16s %7s %7s %6s %5s %5s %5s %5s %6s\n", TEXT_NAME, "candidate",
              "mean KL", "95% interval", "bound", "median", "p99", "max", "top-1", "nucl.", "acc.",
              "ppl x");
@@ -116,36 +161,44 @@ static void candidates(text_out *o, const json_t *r) {
              "reverse", "JS", "TV", "KL p90", "p99.9", "top-k", "q(Np)", "p(Nq)", "K=1", "K=3",
              "K=7");
     for (size_t k = 0; k < n; k++) more_row(o, json_array_get(cands, k), k, k_text);
-    const json_t *fl = json_object_get(r, "floor");
-    if (json_is_object(fl)) {
-        char s[TEXT_CELL];
-        text_put(o, "\nNoise floor: mean KL %s, from [%lld] (%s of the reference)\n",
-                 text_number(s, text_at(fl, "kl_mean", NULL), 8),
-                 (long long)json_integer_value(text_at(fl, "candidate", NULL)) + 1,
-                 text_of(fl, "kind"));
-    }
+    document_means(o, cands);
+    noise_floor(o, r);
+}
+
+static void verdicts_title(text_out *o, const json_t *r) {
+    long long family = (long long)json_integer_value(text_at(r, "settings", "tested_pairs"));
+    char heading[160], holm[64] = "", margin[TABLE_MARGIN];
+    if (family > 1)
+        (void)snprintf(holm, sizeof holm, "; p and verdicts by Holm for %lld pairs", family);
+    (void)snprintf(heading, sizeof heading, "Paired mean KL, 95 %% intervals, margin %s%s",
+                   table_margin(margin, r), holm);
+    text_title(o, heading);
+    text_put(o, " %-9s %9s %18s %7s %16s %7s  %s\n", "pair", "change", "95% interval", "ratio",
+             "95% interval", "p", "verdict");
+}
+
+static const char *p_value(char cell[TEXT_CELL], const json_t *p) {
+    return json_is_number(p) && json_number_value(p) < 0.001 ? "<0.001" : text_fixed(cell, p, 3);
 }
 
 static void verdicts(text_out *o, const json_t *r) {
     const json_t *pairs = json_object_get(r, "pairs");
-    char heading[96];
-    (void)snprintf(heading, sizeof heading, "Paired mean KL, 95%% intervals, margin %g%%",
-                   100 * json_number_value(text_at(r, "settings", "margin")));
     bool first = true;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
-        const json_t *p = json_array_get(pairs, i);
+        const json_t *p = json_array_get(pairs, i), *holm = json_object_get(p, "p_holm");
         if (table_pair_told_elsewhere(r, p)) continue;
-        if (first) text_title(o, heading);
+        if (first) verdicts_title(o, r);
         first = false;
-        char s[4][TEXT_CELL];
-        const char *verdict = text_of(p, "verdict");
-        text_put(o, " [%lld] - [%lld] %9s %18s  ratio %7s %16s  ",
+        char s[4][TEXT_CELL], p_text[TEXT_CELL];
+        const char *verdict = table_pair_verdict(p);
+        text_put(o, " [%lld] - [%lld] %9s %18s %7s %16s %7s  ",
                  (long long)json_integer_value(text_at(p, "candidate", NULL)) + 1,
                  (long long)json_integer_value(text_at(p, "baseline", NULL)) + 1,
                  text_number(s[0], text_at(p, "difference", NULL), 9),
                  text_range(s[1], text_at(p, "difference_ci95", NULL)),
                  text_number(s[2], text_at(p, "ratio", NULL), 7),
-                 text_range(s[3], text_at(p, "ratio_ci95", NULL)));
+                 text_range(s[3], text_at(p, "ratio_ci95", NULL)),
+                 p_value(p_text, json_is_number(holm) ? holm : text_at(p, "p_value", NULL)));
         text_style(o, strcmp(verdict, "worse") == 0    ? "31"
                       : strcmp(verdict, "better") == 0 ? "32"
                                                        : "0");
@@ -227,24 +280,6 @@ static void worst(text_out *o, const json_t *r) {
     }
 }
 
-/* Words of `text` in lines of TEXT_WIDTH columns, later lines indented. */
-static void wrap(text_out *o, const char *first, const char *text) {
-    size_t col = strlen(first);
-    text_puts(o, first);
-    while (*text) {
-        size_t n = strcspn(text, " ");
-        if (col + 1 + n > TEXT_WIDTH) {
-            text_puts(o, "\n   ");
-            col = 3;
-        }
-        text_put(o, " %.*s", (int)n, text);
-        col += 1 + n;
-        text += n;
-        text += strspn(text, " ");
-    }
-    text_puts(o, "\n");
-}
-
 static bool loud(const char *code) {
     static const char *const codes[] = {"invalid", "excluded", "arithmetic_mismatch", "infinite",
                                         "replay_broken"};
@@ -280,6 +315,7 @@ static void warnings(text_out *o, const json_t *r) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i), *c = json_object_get(w, "candidate");
         char lead[32] = "  -", text[1024], others[256];
+        if (strcmp(text_of(w, "code"), "no_floor") == 0) continue; /* has a line of its own */
         if (fold(list, i, others, sizeof others)) continue;
         if (json_is_integer(c))
             (void)snprintf(lead, sizeof lead, "  [%lld]", (long long)json_integer_value(c) + 1);

@@ -44,6 +44,20 @@ bool table_pair_told_elsewhere(const json_t *r, const json_t *pair) {
     return !table_same_routing(side[0], side[1]);
 }
 
+const char *table_pair_verdict(const json_t *pair) {
+    return json_is_false(json_object_get(pair, "resolved")) ? "unresolved"
+                                                            : text_of(pair, "verdict");
+}
+
+const char *table_margin(char out[TABLE_MARGIN], const json_t *result) {
+    const json_t *nats = text_at(result, "settings", "margin_abs");
+    if (json_is_number(nats)) (void)snprintf(out, TABLE_MARGIN, "%g nats", json_number_value(nats));
+    else
+        (void)snprintf(out, TABLE_MARGIN, "%g %%",
+                       100 * json_number_value(text_at(result, "settings", "margin")));
+    return out;
+}
+
 /* ---- agreement ------------------------------------------------------------------------ */
 
 static void agreement_row(text_out *o, const json_t *s) {

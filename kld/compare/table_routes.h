@@ -12,6 +12,11 @@ bool table_same_routing(const json_t *a, const json_t *b);
 /* A pair with the reference itself says nothing that the candidate's own row does not, and one of
  * different routings compares estimands, not checkpoints: the cells are for that. */
 bool table_pair_told_elsewhere(const json_t *result, const json_t *pair);
+/* The verdict, or "unresolved" where the difference is within twice the noise floor. */
+const char *table_pair_verdict(const json_t *pair);
+/* "10 %" or "0.001 nats", whichever decides. */
+enum { TABLE_MARGIN = 40 };
+const char *table_margin(char out[TABLE_MARGIN], const json_t *result);
 /* ", routes of the reference" and the like, in up to 38 columns. */
 void table_replay_label(text_out *o, const json_t *c);
 

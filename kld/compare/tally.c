@@ -9,6 +9,7 @@
 
 const uint64_t KLD_DEPTH_FROM[KLD_DEPTHS + 1] = {0, 64, 256, 1024, UINT64_MAX};
 const double KLD_CONFIDENCE_FROM[KLD_CONFIDENCES + 1] = {0, 0.25, 0.5, 0.75, 0.95, 1};
+const double KLD_TAIL[KLD_TAILS] = {0.5, 0.9, 0.95, 0.99, 0.999};
 
 enum { ALL_PAIRS_UP_TO = 16 };
 
@@ -66,6 +67,9 @@ void kld_tally_free(kld_tally *t) {
     for (size_t k = 0; t->cand && k < t->n_cands; k++) {
         kld_free(t->cand[k].by_cluster);
         kld_free(t->cand[k].by_stratum);
+        kld_free(t->cand[k].bins);
+        kld_free(t->cand[k].value_cluster);
+        kld_free(t->cand[k].above);
         for (int d = 0; d < KLD_DIV_KINDS; d++) kld_free(t->cand[k].values[d]);
     }
     for (size_t k = 0; t->pair && k < t->n_pairs; k++) {
@@ -118,7 +122,10 @@ static kld_status add_cluster(kld_tally *t, const char *name, uint32_t stratum, 
         size_t old = t->cap_clusters, cap = num_max(64, 2 * old);
         TRY(GROW(&t->cluster_name, old, cap, err));
         TRY(GROW(&t->stratum_of, old, cap, err));
-        for (size_t k = 0; k < t->n_cands; k++) TRY(GROW(&t->cand[k].by_cluster, old, cap, err));
+        for (size_t k = 0; k < t->n_cands; k++) {
+            TRY(GROW(&t->cand[k].by_cluster, old, cap, err));
+            TRY(GROW(&t->cand[k].bins, old, cap, err));
+        }
         for (size_t k = 0; k < t->n_pairs; k++) {
             TRY(GROW(&t->pair[k].sum_a, old, cap, err));
             TRY(GROW(&t->pair[k].sum_b, old, cap, err));
@@ -231,6 +238,12 @@ static double possible(const kld_position *p, int kind) {
     return fmax(bound, fmin(v, kld_divergence_limit((kld_div_kind)kind)));
 }
 
+static void bin_add(kld_bins *b, size_t bin, double kl) {
+    if (!isfinite(kl)) return;
+    b->sum[bin] += kl;
+    b->n[bin] += 1;
+}
+
 static void add_position(kld_candidate_tally *c, const kld_position *p, const kld_place *where,
                          uint32_t stratum) {
     if (p->nonfinite) {
@@ -245,8 +258,11 @@ static void add_position(kld_candidate_tally *c, const kld_position *p, const kl
     group_add(&c->all, p);
     group_add(&c->by_cluster[where->cluster], p);
     group_add(&c->by_stratum[stratum], p);
-    group_add(&c->by_depth[depth_bin(where->position)], p);
-    group_add(&c->by_confidence[confidence_bin(p->confidence)], p);
+    size_t depth = depth_bin(where->position), confidence = confidence_bin(p->confidence);
+    group_add(&c->by_depth[depth], p);
+    group_add(&c->by_confidence[confidence], p);
+    bin_add(&c->bins[where->cluster], depth, p->v[KLD_COL_ESTIMATE]);
+    bin_add(&c->bins[where->cluster], KLD_DEPTHS + confidence, p->v[KLD_COL_ESTIMATE]);
     note_position(c, p, where->position);
     kld_place at = *where;
     for (int k = 0; k < KLD_DIV_KINDS; k++) {
@@ -261,7 +277,7 @@ static void add_position(kld_candidate_tally *c, const kld_position *p, const kl
         }
     }
     if (isnan(p->v[KLD_COL_ESTIMATE])) c->unestimated++;
-    c->n_values++;
+    c->value_cluster[c->n_values++] = where->cluster;
 }
 
 /* Runs of consecutive positions; one that is not finite or not estimated ends a run. */
@@ -312,6 +328,7 @@ static kld_status room_for(kld_candidate_tally *c, size_t n, kld_err *err) {
     size_t cap = num_max(c->n_values + n, 2 * c->cap_values);
     for (int k = 0; k < KLD_DIV_KINDS; k++)
         TRY(kld_realloc((void **)&c->values[k], cap, sizeof *c->values[k], err));
+    TRY(kld_realloc((void **)&c->value_cluster, cap, sizeof *c->value_cluster, err));
     c->cap_values = cap;
     return KLD_OK;
 }
@@ -343,11 +360,37 @@ kld_status kld_tally_window(kld_tally *t, size_t window, const kld_window_meta *
     return KLD_OK;
 }
 
-void kld_tally_end(kld_tally *t) {
-    size_t jobs = t->n_cands * KLD_DIV_KINDS;
-#pragma omp parallel for schedule(dynamic, 1)
-    for (size_t j = 0; j < jobs; j++) {
-        kld_candidate_tally *c = &t->cand[j / KLD_DIV_KINDS];
-        kld_sort(c->values[j % KLD_DIV_KINDS], c->n_values);
+/* Room for the KL of each position in order of adding, and for sorting. */
+static kld_status make_room(kld_tally *t, double **room, kld_err *err) {
+    for (size_t k = 0; k < t->n_cands; k++) {
+        size_t n;
+        if (!num_mul_size(t->cand[k].n_values, 2, &n)) n = SIZE_MAX;
+        TRY(NEW_ARRAY(&t->cand[k].above, t->clusters * KLD_TAILS, err));
+        TRY(NEW_ARRAY(&room[k], n, err));
     }
+    return KLD_OK;
+}
+
+static void end_candidate(kld_candidate_tally *c, double *room) {
+    double limit[KLD_TAILS], *kl = room + c->n_values;
+    if (c->n_values) memcpy(kl, c->values[KLD_DIV_KL], c->n_values * sizeof *kl);
+    for (int d = 0; d < KLD_DIV_KINDS; d++) kld_sort(c->values[d], room, c->n_values);
+    for (int q = 0; q < KLD_TAILS; q++)
+        limit[q] = kld_quantile(c->values[KLD_DIV_KL], c->n_values, KLD_TAIL[q]);
+    for (size_t i = 0; i < c->n_values; i++)
+        for (size_t q = 0; q < KLD_TAILS && kl[i] > limit[q]; q++)
+            c->above[c->value_cluster[i] * KLD_TAILS + q] += 1;
+}
+
+kld_status kld_tally_end(kld_tally *t, kld_err *err) {
+    double **room = NULL;
+    kld_status st = kld_calloc((void **)&room, t->n_cands, sizeof *room, err);
+    if (st == KLD_OK) st = make_room(t, room, err);
+    if (st == KLD_OK) {
+#pragma omp parallel for schedule(dynamic, 1)
+        for (size_t k = 0; k < t->n_cands; k++) end_candidate(&t->cand[k], room[k]);
+    }
+    for (size_t k = 0; room && k < t->n_cands; k++) kld_free(room[k]);
+    kld_free(room);
+    return st;
 }

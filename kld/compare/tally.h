@@ -17,15 +17,18 @@ enum {
     KLD_DEPTHS = 4,      /* position in the window: 0-63, 64-255, 256-1023, 1024- */
     KLD_CONFIDENCES = 5, /* the reference's largest probability: 0-.25-.5-.75-.95-1 */
     KLD_DRAFTS = 7,      /* longest draft of the acceptance proxy */
-    KLD_LOCATED = 8,     /* rows that are not finite are located up to here */
-    KLD_SPANS = 64,      /* of equal width over the longest window */
-    KLD_WORST = 10,      /* positions of largest KL kept */
+    KLD_BINS = KLD_DEPTHS + KLD_CONFIDENCES,
+    KLD_TAILS = 5,   /* quantiles of KL that have intervals */
+    KLD_LOCATED = 8, /* rows that are not finite are located up to here */
+    KLD_SPANS = 64,  /* of equal width over the longest window */
+    KLD_WORST = 10,  /* positions of largest KL kept */
     KLD_HIST_PER_DECADE = 8,
     KLD_HIST_FIRST = -9, /* lower edge of the first bin: 1e-9 nats */
     KLD_HIST_BINS = 88   /* up to 1e2 nats */
 };
 extern const uint64_t KLD_DEPTH_FROM[KLD_DEPTHS + 1]; /* last: UINT64_MAX */
 extern const double KLD_CONFIDENCE_FROM[KLD_CONFIDENCES + 1];
+extern const double KLD_TAIL[KLD_TAILS]; /* 0.5, 0.9, 0.95, 0.99, 0.999 */
 
 /* Sums of the finite values of each column. */
 typedef struct kld_group {
@@ -49,12 +52,21 @@ typedef struct kld_place {
     unsigned side; /* KLD_ROW_*, for rows that are not finite */
 } kld_place;
 
+/* Finite KL estimates of a cluster by depth, then by confidence. */
+typedef struct kld_bins {
+    double sum[KLD_BINS], n[KLD_BINS];
+} kld_bins;
+
 typedef struct kld_candidate_tally {
     kld_group all, by_depth[KLD_DEPTHS], by_confidence[KLD_CONFIDENCES];
     kld_group *by_cluster, *by_stratum; /* owned [clusters], [strata] */
+    kld_bins *bins;                     /* owned [clusters] */
     double *values[KLD_DIV_KINDS];      /* owned [n_values]: the estimate, or the bound where there
                                            is none; sorted by kld_tally_end */
     size_t n_values, cap_values;
+    uint32_t *value_cluster; /* owned [n_values]: of the values in order of adding */
+    double
+        *above; /* owned [clusters][KLD_TAILS], by kld_tally_end: KL values above each quantile */
     uint64_t inexact[KLD_DIV_KINDS], unestimated;
     double variance[KLD_DIV_KINDS]; /* sum over positions; NaN once one is unknown */
     kld_position_bin by_position[KLD_SPANS];
@@ -108,8 +120,9 @@ KLD_NODISCARD kld_status kld_tally_window(kld_tally *t, size_t window, const kld
                                           size_t first, size_t n, const kld_position *const *pos,
                                           kld_err *err);
 
-/* Sort the values; nothing may be added afterwards. */
-void kld_tally_end(kld_tally *t);
+/* Sort the values and count by cluster those above each of KLD_TAIL; nothing may be added
+ * afterwards.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_tally_end(kld_tally *t, kld_err *err);
 
 /* Mean of a column; NaN when a value was infinite, undecided positions left out. */
 double kld_group_mean(const kld_group *g, int column);

@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+const char KLD_ADD_FLOOR[] =
+    "add a second capture of the reference model (captured with --ref) as a candidate to see what "
+    "differences mean nothing";
+
 struct list {
     kld_emit *e;
     json_t *out;
@@ -53,7 +57,7 @@ static void about_rows(struct list *l, long k, const json_t *c) {
              "full tells). The cells cannot be trusted",
              real(c, "kl", "mean"), real(c, "kl", "lower_bound"));
     long long excluded = count(c, "nonfinite", "excluded");
-    if (!json_is_true(json_object_get(c, "valid"))) {
+    if (!json_is_true(json_object_get(c, "valid")) && excluded > 0) {
         warn(l, "invalid", k,
              "no position is finite: the checkpoint produces NaN or Inf. Check that every weight "
              "and scale was exported; nothing below is a measurement");
@@ -217,6 +221,12 @@ static void about_suite(struct list *l, const json_t *result) {
              "%lld windows of partition 'qualification' are left out: it is read once, when all is "
              "decided. --partition qualification reads it, --partition all reads everything",
              count(result, "settings", "windows_left_out"));
+    if (n == 0) {
+        warn(l, "no_positions", -1,
+             "0 positions were scored: a window needs two tokens or more. Nothing below is a "
+             "measurement");
+        return;
+    }
     if (clusters < 2)
         warn(l, "one_cluster", -1,
              "all text comes from one source, so no interval can be given. Use a suite of at least "
@@ -226,17 +236,21 @@ static void about_suite(struct list *l, const json_t *result) {
         warn(l, "few_clusters", -1,
              "only %lld source clusters: intervals are rough (%s). Add documents rather than "
              "tokens; %d or more are advised",
-             clusters, json_string_value(at(result, "settings", "ci_method")), KLD_WARN_CLUSTERS);
+             clusters,
+             clusters < KLD_FEW_CLUSTERS
+                 ? "Student's t, which holds nearer 90 % than 95 % of the time"
+                 : "bootstrap-t",
+             KLD_WARN_CLUSTERS);
     if (n < 10000)
         warn(l, "few_positions", -1,
              "%lld positions: p99.9 and the maximum rest on a handful of them. Use 10000 or more",
              n);
-    size_t candidates = json_array_size(json_object_get(result, "candidates"));
-    if (candidates > 2)
+    long long tested = count(result, "settings", "tested_pairs");
+    if (tested > 1)
         warn(l, "multiple_comparisons", -1,
-             "verdicts between %zu candidates are each at 95 %%, not jointly. Confirm the one that "
-             "matters on held-out text",
-             candidates);
+             "verdicts on %lld pairs hold together at 5 %% (Holm's correction); each interval by "
+             "itself is at 95 %%. Confirm the pair that matters on held-out text",
+             tested);
     double floor = real(result, "floor", "kl_mean");
     if (floor > 0 && json_is_false(at(result, "floor", "verified")))
         warn(l, "floor_unverified", -1,
@@ -245,9 +259,7 @@ static void about_suite(struct list *l, const json_t *result) {
              "floor. Capture both with --hash full to know",
              count(result, "floor", "candidate") + 1);
     if (json_is_null(json_object_get(result, "floor")))
-        warn(l, "no_floor", -1,
-             "no noise floor: add a second capture of the reference model (captured with --ref) as "
-             "a candidate to see what differences mean nothing");
+        warn(l, "no_floor", -1, "no noise floor: %s", KLD_ADD_FLOOR);
 }
 
 void kld_compare_warnings(kld_emit *e, json_t *result) {

@@ -11,5 +11,8 @@ KLD_EXTERN_C_BEGIN
  * serious first.  Codes are stable and listed in docs/metrics.md. */
 void kld_compare_warnings(kld_emit *e, json_t *result);
 
+/* What to do when there is no noise floor. */
+extern const char KLD_ADD_FLOOR[];
+
 KLD_EXTERN_C_END
 #endif

@@ -21,6 +21,8 @@ expect 2 "$kld" compare only-one.zst
 # A gate with a typo is told before any file is read.
 expect 2 "$kld" compare no.zst such.zst --fail-above mean_kll=1
 says 'unknown metric'
+expect 2 "$kld" compare no.zst such.zst --margin-abs 0
+says -- '--margin-abs must be above 0'
 expect 2 "$kld" verify
 expect 2 "$kld" capture --model x --suite y -o z --top-k ten
 says 'expected a whole number'

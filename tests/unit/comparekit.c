@@ -80,7 +80,7 @@ json_t *cmp_finish(struct cmp_rig *g) {
                     .quad = g->quad,
                     .routes = g->routes};
     json_t *out = NULL;
-    kld_tally_end(&g->tally);
+    assert_int_equal(kld_tally_end(&g->tally, NULL), KLD_OK);
     assert_int_equal(kld_report_build(&r, &out, NULL), KLD_OK);
     kld_tally_free(&g->tally);
     for (size_t k = 0; k < g->n_cands; k++) kld_route_tally_free(&g->routes[k]);

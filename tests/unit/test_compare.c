@@ -230,7 +230,9 @@ static void acceptance(void **state) {
     cmp_add(&g, "c", "", ref, (struct rec *[]){q});
     json_t *o = cmp_finish(&g);
     NEAR(cmp_real(o, "candidates.0.kl.mean"), 0.0366900140, 1e-10);
+    NEAR(cmp_real(o, "candidates.0.reverse_kl.mean"), 0.0444030076, 1e-10);
     NEAR(cmp_real(o, "candidates.0.js.mean"), 0.0099663893, 1e-10);
+    NEAR(cmp_real(o, "candidates.0.tv.mean"), 0.1, 1e-12);
     NEAR(cmp_real(o, "candidates.0.acceptance.sampling"), 0.9, 1e-12);
     NEAR(cmp_real(o, "candidates.0.acceptance.expected_tokens.1"), 1.9, 1e-12);
     NEAR(cmp_real(o, "candidates.0.acceptance.expected_tokens.3"), 3.439, 1e-12);
@@ -241,6 +243,47 @@ static void acceptance(void **state) {
     json_decref(o);
     free(ref);
     free(q);
+}
+
+/* T3: four tokens, whole and cut to two.  Cut, there is a bound, no mean, and a tail of 0.2. */
+static void truncated(void **state) {
+    (void)state;
+    static const double P[] = {0.5, 0.3, 0.15, 0.05}, Q[] = {0.4, 0.35, 0.05, 0.2};
+    for (size_t k = 4; k >= 2; k -= 2) {
+        struct cmp_rig g;
+        cmp_begin(&g, 1);
+        struct rec *ref = t_records(20, k, 0, 1, 0, 0, NULL),
+                   *q = t_records(20, k, 0, 1, 0, 0, ref);
+        for (size_t i = 0; i < 20; i++) {
+            ref->tail_mass[i] = k == 2 ? 0.2F : 0;
+            q->tail_mass[i] = k == 2 ? 0.25F : 0;
+            for (size_t j = 0; j < k; j++) {
+                ref->lp[i * MAX_K + j] = log(P[j]);
+                q->lp[i * MAX_K + j] = q->ref_lp[i * MAX_K + j] = log(Q[j]);
+            }
+        }
+        cmp_add(&g, "c", "", ref, (struct rec *[]){q});
+        json_t *o = cmp_finish(&g);
+        const json_t *kl = cmp_get(o, "candidates.0.kl");
+        char *t = cmp_table(o, false);
+        if (k == 4) {
+            NEAR(cmp_real(kl, "mean"), 0.1608037, 5e-8);
+            NEAR(cmp_real(o, "candidates.0.reverse_kl.mean"), 0.1870236, 5e-8);
+            NEAR(cmp_real(o, "candidates.0.js.mean"), 0.0409203, 5e-8);
+            NEAR(cmp_real(o, "candidates.0.tv.mean"), 0.2, 1e-12);
+            assert_non_null(strstr(t, "0.1608"));
+        } else {
+            assert_true(json_is_null(cmp_get(kl, "mean")) && json_is_null(cmp_get(kl, "p99")));
+            NEAR(cmp_real(kl, "lower_bound"), 0.0206979, 5e-8);
+            NEAR(cmp_real(o, "candidates.0.tail_mass"), 0.2, 1e-7);
+            assert_true(cmp_warned(o, "bound_only"));
+            assert_non_null(strstr(t, "0.02070 >0.0207"));
+        }
+        free(t);
+        json_decref(o);
+        free(ref);
+        free(q);
+    }
 }
 
 /* T28: token mean 0.01, document mean 0.5. */
@@ -334,6 +377,7 @@ int main(void) {
         cmocka_unit_test(nonfinite),
         cmocka_unit_test(infinite),
         cmocka_unit_test(acceptance),
+        cmocka_unit_test(truncated),
         cmocka_unit_test(unequal_documents),
         cmocka_unit_test(intervals_have_limits),
         cmocka_unit_test(mismatched_records),

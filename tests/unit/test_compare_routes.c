@@ -168,7 +168,7 @@ static void five_files(void **state) {
     assert_true(slots(WINDOWS) > 0.02 && slots(WINDOWS) < 0.9);
     /* Ten documents: each window counts in its own. */
     assert_string_equal(json_string_value(cmp_get(o, "candidates.0.routes.ci_method")),
-                        "bootstrap");
+                        "student-t");
     assert_true(cmp_real(o, "candidates.0.routes.overall.slot_agreement_ci95.0") < slots(WINDOWS));
     assert_true(cmp_real(o, "candidates.0.routes.overall.slot_agreement_ci95.1") > slots(WINDOWS));
     for (int k = 1; k < 5; k++) {

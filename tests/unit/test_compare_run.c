@@ -71,6 +71,7 @@ static int setup(void **state) {
     for (size_t k = 0; k < CAPTURES; k++) {
         struct kld_capture *c = &fake[k];
         *c = (struct kld_capture){.path = path[k], .broken = -1};
+        c->info.floor = (char *)"";
         c->info.name = c->info.label = c->info.family = path[k];
         c->info.reference_name = path[0];
         c->info.vocab = V;

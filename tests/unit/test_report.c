@@ -50,6 +50,23 @@ static void schema(void **state) {
                                          "candidates.1.perplexity.reference",
                                          "candidates.1.perplexity.candidate",
                                          "candidates.1.perplexity.ratio",
+                                         "candidates.1.kl.quantiles_ci95.median.1",
+                                         "candidates.1.kl.quantiles_ci95.p999",
+                                         "pairs.0.p_value",
+                                         "pairs.0.p_holm",
+                                         "pairs.0.resolved",
+                                         "pairs.0.equivalence.scale",
+                                         "pairs.0.equivalence.margin",
+                                         "pairs.0.equivalence.ci90.1",
+                                         "pairs.0.equivalence.p_value",
+                                         "pairs.0.equivalence.p_holm",
+                                         "pairs.0.equivalence.not_worse_p_value",
+                                         "pairs.0.equivalence.not_worse_p_holm",
+                                         "settings.tested_pairs",
+                                         "settings.margin_abs",
+                                         "candidates.1.by_stratum.1.kl_ci95.1",
+                                         "candidates.1.by_depth.0.clusters",
+                                         "candidates.1.by_confidence.0.ci_method",
                                          "candidates.1.by_stratum.1.kl_mean",
                                          "candidates.1.by_depth.3.to",
                                          "candidates.1.by_confidence.4.top1_agreement"};
@@ -129,6 +146,13 @@ static void repeat_is_the_floor(void **state) {
         assert_true(json_is_true(cmp_get(o, "candidates.2.resolved")));
         assert_true(!cmp_warned(o, "no_floor"));
         assert_int_equal(warnings_of(o, "not_resolved"), 1); /* the floor itself is not told */
+        /* Two captures at the floor are not told apart, whatever the verdict. */
+        assert_true(json_is_false(cmp_get(o, "pairs.0.resolved")));
+        assert_true(json_is_true(cmp_get(o, "pairs.1.resolved")));
+        char *t = cmp_table(o, false);
+        assert_non_null(strstr(t, "unresolved\n"));
+        assert_non_null(strstr(t, "Noise floor: mean KL "));
+        free(t);
         assert_int_equal(json_array_size(cmp_get(o, "pairs")), 3);
         json_decref(o);
         free(ref);
@@ -217,6 +241,12 @@ static void text(void **state) {
     assert_non_null(strchr(color, 27));
     assert_non_null(strstr(plain, "NVFP4 (QAD)"));
     assert_non_null(strstr(plain, "worse"));
+    assert_non_null(strstr(plain, "<0.001"));
+    assert_non_null(strstr(plain, "Holm for 3 pairs"));
+    assert_non_null(strstr(plain, "Noise floor: none: add "));
+    assert_null(strstr(plain, "no noise floor"));
+    assert_non_null(strstr(plain, "mean over positions"));
+    assert_non_null(strstr(plain, "when each source cluster counts once: [1] 0.0"));
     assert_non_null(strstr(plain, "Mean KL by stratum"));
     for (const char *s = plain; *s;) {
         size_t n = strcspn(s, "\n"), chars = 0;
@@ -261,8 +291,13 @@ static void nothing_scored(void **state) {
     json_t *o = cmp_finish(&g);
     assert_int_equal(cmp_count(o, "positions"), 0);
     assert_true(json_is_null(cmp_get(o, "candidates.0.kl.mean")));
+    assert_true(cmp_warned(o, "no_positions") && !cmp_warned(o, "invalid"));
     char *t = cmp_table(o, false);
+    assert_non_null(strstr(t, " 0 scored positions\n"));
     free(t);
+    kld_err err;
+    assert_int_equal(kld_compare_valid(o, &err), KLD_E_NUMERIC);
+    assert_non_null(strstr(err.text, "0 positions were scored"));
     json_decref(o);
 }
 
@@ -294,6 +329,124 @@ static void folded(void **state) {
     json_decref(o);
 }
 
+/* Rows of breakdowns have the interval of their own clusters. */
+static void breakdowns(void **state) {
+    (void)state;
+    json_t *o = cmp_compared(1, 24, 16, (double[]){0.3}, true);
+    for (int h = 0; h < 2; h++) {
+        const json_t *row = json_array_get(cmp_get(o, "candidates.0.by_stratum"), (size_t)h);
+        assert_int_equal(cmp_count(row, "clusters"), 6);
+        assert_string_equal(json_string_value(cmp_get(row, "ci_method")), "student-t");
+        assert_true(cmp_real(row, "kl_ci95.0") < cmp_real(row, "kl_mean"));
+        assert_true(cmp_real(row, "kl_ci95.1") > cmp_real(row, "kl_mean"));
+    }
+    /* All positions but the first of each window: its clusters are those of the whole. */
+    assert_int_equal(cmp_count(o, "candidates.0.by_depth.0.clusters"), 12);
+    assert_string_equal(json_string_value(cmp_get(o, "candidates.0.by_depth.0.ci_method")),
+                        "bootstrap-t");
+    /* Nothing is that deep. */
+    const json_t *empty = cmp_get(o, "candidates.0.by_depth.3");
+    assert_int_equal(cmp_count(empty, "positions"), 0);
+    assert_int_equal(cmp_count(empty, "clusters"), 0);
+    assert_true(json_is_null(cmp_get(empty, "kl_mean")) && json_is_null(cmp_get(empty, "kl_ci95")));
+    assert_string_equal(json_string_value(cmp_get(empty, "ci_method")), "none");
+    /* 840 positions: 420 are above the median, 84 above p90. */
+    assert_true(cmp_real(o, "candidates.0.kl.quantiles_ci95.median.0") <
+                cmp_real(o, "candidates.0.kl.median"));
+    assert_true(cmp_real(o, "candidates.0.kl.quantiles_ci95.median.1") >
+                cmp_real(o, "candidates.0.kl.median"));
+    assert_true(json_is_null(cmp_get(o, "candidates.0.kl.quantiles_ci95.p90")));
+    assert_true(json_is_null(cmp_get(o, "candidates.0.kl.quantiles_ci95.p999")));
+    json_decref(o);
+    o = cmp_compared(1, 8, 0, (double[]){0.5}, true); /* bounds only */
+    assert_true(json_is_null(cmp_get(o, "candidates.0.kl.quantiles_ci95.median")));
+    assert_true(json_is_null(cmp_get(o, "candidates.0.by_depth.0.kl_ci95")));
+    json_decref(o);
+}
+
+/* n candidates in 20 documents whose KL is what `kl` says, times a document's factor. */
+static json_t *of_values(size_t n, const double *kl, const kld_compare_options *opt) {
+    struct cmp_rig g;
+    cmp_begin(&g, n);
+    g.opt = *opt;
+    static kld_position pos[CMP_MAX][50];
+    const kld_position *p[CMP_MAX];
+    for (size_t w = 0; w < 20; w++) {
+        char cluster[16];
+        (void)snprintf(cluster, sizeof cluster, "d%zu", w);
+        for (size_t k = 0; k < n; k++) {
+            p[k] = pos[k];
+            for (size_t i = 0; i < 50; i++) {
+                pos[k][i] = (kld_position){.exact = 15, .confidence = 0.5};
+                pos[k][i].v[KLD_COL_ESTIMATE] =
+                    kl[k] * (1 + 0.1 * (double)((w * 7 + i + k * w * 3) % 11));
+            }
+        }
+        kld_window_meta meta = {.cluster = cluster};
+        assert_int_equal(kld_tally_window(&g.tally, w, &meta, 0, 50, p, NULL), KLD_OK);
+    }
+    return cmp_finish(&g);
+}
+
+static const char *verdict(const json_t *o, const char *pair) {
+    return json_string_value(cmp_get(cmp_get(o, pair), "verdict"));
+}
+
+/* The margin is a factor, or nats; three candidates are corrected for each other. */
+static void margins(void **state) {
+    (void)state;
+    kld_compare_options opt = kld_compare_defaults();
+    opt.resamples = 2000;
+    json_t *o = of_values(2, (double[]){0.02, 0.0204}, &opt);
+    assert_string_equal(verdict(o, "pairs.0"), "practically equivalent");
+    assert_string_equal(json_string_value(cmp_get(o, "pairs.0.equivalence.scale")), "ratio");
+    assert_true(cmp_real(o, "pairs.0.equivalence.margin") == 0.1);
+    assert_true(cmp_real(o, "pairs.0.equivalence.p_value") < 0.05);
+    assert_true(cmp_real(o, "pairs.0.equivalence.ci90.0") > 1 / 1.1 &&
+                cmp_real(o, "pairs.0.equivalence.ci90.1") < 1.1);
+    assert_true(cmp_real(o, "pairs.0.p_holm") == cmp_real(o, "pairs.0.p_value"));
+    assert_true(json_is_null(cmp_get(o, "pairs.0.resolved"))); /* no floor */
+    assert_true(!cmp_warned(o, "multiple_comparisons"));
+    json_decref(o);
+    opt.margin = 0.001;
+    o = of_values(2, (double[]){0.02, 0.03}, &opt);
+    assert_string_equal(verdict(o, "pairs.0"), "worse");
+    json_decref(o);
+    opt.margin_abs = 0.05;
+    o = of_values(2, (double[]){0.02, 0.03}, &opt);
+    assert_string_equal(verdict(o, "pairs.0"), "practically equivalent");
+    assert_string_equal(json_string_value(cmp_get(o, "pairs.0.equivalence.scale")), "difference");
+    assert_true(cmp_real(o, "settings.margin_abs") == 0.05);
+    char *t = cmp_table(o, false);
+    assert_non_null(strstr(t, "margin 0.05 nats\n"));
+    free(t);
+    json_decref(o);
+    /* A mean of 0 has no ratio, and without a margin in nats no equivalence. */
+    opt.margin_abs = 0;
+    o = of_values(2, (double[]){0, 0.03}, &opt);
+    assert_string_equal(verdict(o, "pairs.0"), "worse");
+    assert_true(json_is_null(cmp_get(o, "pairs.0.ratio")));
+    assert_string_equal(json_string_value(cmp_get(o, "pairs.0.ci_reason")), "a mean is 0");
+    assert_true(json_is_null(cmp_get(o, "pairs.0.equivalence.p_value")));
+    json_decref(o);
+    opt.margin = 0.1;
+    o = of_values(3, (double[]){0.02, 0.03, 0.0202}, &opt);
+    assert_int_equal(cmp_count(o, "settings.tested_pairs"), 3);
+    assert_true(cmp_warned(o, "multiple_comparisons"));
+    double p[3], most = 0;
+    for (int i = 0; i < 3; i++) {
+        const json_t *x = json_array_get(cmp_get(o, "pairs"), (size_t)i);
+        p[i] = cmp_real(x, "p_value");
+        most = fmax(most, p[i]);
+        assert_true(cmp_real(x, "p_holm") >= p[i]);
+        assert_true(cmp_real(x, "equivalence.p_holm") >= cmp_real(x, "equivalence.p_value"));
+    }
+    assert_true(cmp_real(o, "pairs.1.p_holm") == most); /* the largest is not multiplied */
+    NEAR(cmp_real(o, "pairs.0.p_holm"), fmin(p[0], p[2]) == p[0] ? 3 * p[0] : 2 * p[0], 1e-15);
+    assert_string_equal(verdict(o, "pairs.0"), "worse");
+    json_decref(o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schema),
@@ -304,6 +457,8 @@ int main(void) {
         cmocka_unit_test(worst_text),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(nothing_scored),
+        cmocka_unit_test(breakdowns),
+        cmocka_unit_test(margins),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }

@@ -200,7 +200,8 @@ static void recomputed(void **state) {
             all[c] += sum[l][c] / (n * DEEP);
         }
     }
-    /* Three clusters: Student-t with two degrees of freedom on the spread of cluster sums. */
+    /* Three clusters: Student-t with two degrees of freedom on the spread of cluster sums, on
+     * ln(m/(1-m)). */
     assert_string_equal(json_string_value(cmp_get(o, "candidates.1.routes.ci_method")),
                         "student-t");
     for (int c = 0; c < 5; c++) {
@@ -211,9 +212,11 @@ static void recomputed(void **state) {
         assert_true(half > 0);
         NEAR(field(o, "candidates.1.routes.overall", NAME[c]), all[c], 1e-13);
         snprintf(range, sizeof range, "%s_ci95.0", NAME[c]);
-        NEAR(field(o, "candidates.1.routes.overall", range), fmax(0, all[c] - half), 1e-9);
+        half /= all[c] * (1 - all[c]);
+        double at = log(all[c] / (1 - all[c]));
+        NEAR(field(o, "candidates.1.routes.overall", range), 1 / (1 + exp(half - at)), 1e-8);
         snprintf(range, sizeof range, "%s_ci95.1", NAME[c]);
-        NEAR(field(o, "candidates.1.routes.overall", range), fmin(1, all[c] + half), 1e-9);
+        NEAR(field(o, "candidates.1.routes.overall", range), 1 / (1 + exp(-half - at)), 1e-8);
     }
     assert_int_equal(cmp_count(o, "candidates.1.routes.overall.weight_tv_undecided"), 0);
     /* Every sixteenth margin is infinite. */

@@ -22,7 +22,7 @@ static void tally(kld_tally *t, const kld_position *p) {
     const kld_window_meta meta = {.cluster = "c", .stratum = "s"};
     assert_int_equal(kld_tally_begin(t, 1, &e), KLD_OK);
     assert_int_equal(kld_tally_window(t, 3, &meta, 60, N, &p, &e), KLD_OK);
-    kld_tally_end(t);
+    assert_int_equal(kld_tally_end(t, &e), KLD_OK);
 }
 
 /* Quantiles and lists see values that can be; means see the estimates. */
@@ -110,11 +110,47 @@ static void breakdowns(void **state) {
     kld_tally_free(&t);
 }
 
+/* By cluster: sums of finite estimates in every bin, and values above each quantile of all. */
+static void by_cluster(void **state) {
+    (void)state;
+    kld_position p[N], q[N];
+    fill(p, (double[N]){1, 2, INFINITY, 4});
+    fill(q, (double[N]){0.5, 8, 16, NAN});
+    p[0].confidence = 0.2;
+    kld_tally t;
+    kld_err e;
+    const kld_position *at[] = {p, q};
+    const kld_window_meta meta[] = {{.cluster = "a"}, {.cluster = "b"}};
+    for (size_t n = 1; n < 6; n++) { /* without memory at the end */
+        assert_int_equal(kld_tally_begin(&t, 1, &e), KLD_OK);
+        for (size_t w = 0; w < 2; w++)
+            assert_int_equal(kld_tally_window(&t, w, &meta[w], 62, N, &at[w], &e), KLD_OK);
+        kld_mem_fail_after(n < 5 ? n : 0);
+        kld_status st = kld_tally_end(&t, &e);
+        kld_mem_fail_after(0);
+        if (n < 4) assert_int_equal(st, KLD_E_NOMEM);
+        if (n < 5) kld_tally_free(&t);
+    }
+    const kld_candidate_tally *c = &t.cand[0];
+    assert_int_equal(t.clusters, 2);
+    /* Positions 62 and 63 are the first bin of depth, 64 and 65 the second. */
+    assert_true(c->bins[0].sum[0] == 3 && c->bins[0].n[0] == 2);
+    assert_true(c->bins[0].sum[1] == 4 && c->bins[0].n[1] == 1);
+    assert_true(c->bins[1].sum[1] == 16 && c->bins[1].n[1] == 1);
+    assert_true(c->bins[0].sum[KLD_DEPTHS] == 1 && c->bins[0].n[KLD_DEPTHS] == 1);
+    assert_true(c->bins[1].sum[KLD_DEPTHS + 2] == 24.5 && c->bins[1].n[KLD_DEPTHS + 2] == 3);
+    /* Sorted: 0.25 0.5 1 2 4 8 16 inf; the median is 3, and p90 and above interpolate to inf. */
+    assert_true(c->above[0] == 2 && c->above[KLD_TAILS] == 2);
+    assert_true(c->above[1] == 0 && c->above[KLD_TAILS + 1] == 0);
+    kld_tally_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(impossible_values),
         cmocka_unit_test(spans),
         cmocka_unit_test(breakdowns),
+        cmocka_unit_test(by_cluster),
     };
     return cmocka_run_group_tests_name("tally", tests, NULL, NULL);
 }

@@ -212,7 +212,7 @@ function candidateTable() {
   section(
       "candidates", "Candidates",
       note(
-          "KL(reference ‖ candidate) in nats; small print is the 95 % interval over source clusters. An estimate is unbiased, the bound is guaranteed, “exact” means that the stored lists hold everything. Headings sort the table."),
+          "KL(reference ‖ candidate) in nats; small print is the 95 % interval over source clusters. An estimate is unbiased, the bound is guaranteed, “exact” sums over the whole vocabulary. Headings sort the table."),
       table(columns, rows, {caption: "All candidates against " + reference.name, sortable: true}),
       exactTable());
 }
