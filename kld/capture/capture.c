@@ -218,11 +218,18 @@ static kld_status choose_hidden(job *j, kld_err *err) {
     return kld_head_digest(j->model, &h->head, err);
 }
 
+static kld_status choose_label(job *j, kld_err *err) {
+    const char *label = j->opt->label ? j->opt->label : j->model->label;
+    if (!j->opt->label && j->opt->floor == KLD_FLOOR_CHUNK) label = "floor: spans";
+    else if (!j->opt->label && j->opt->floor)
+        label = j->engine.precision == KLD_PRECISION_BF16 ? "floor: BF16" : "floor: FP32";
+    return kld_strdup(&j->info.label, label, err);
+}
+
 static kld_status fill_info(job *j, kld_err *err) {
     const kld_capture_options *o = j->opt;
     kld_capture_info *i = &j->info;
     TRY(kld_identity_name(&i->name, o->name ? o->name : o->model, err));
-    TRY(kld_strdup(&i->label, o->label ? o->label : j->model->label, err));
     TRY(kld_strdup(&i->family, j->model->family, err));
     i->model = j->model->ckpt.digest;
     if (o->hash_full) TRY(kld_checkpoint_hash_full(&j->model->ckpt, &i->model_full, err));
@@ -236,6 +243,7 @@ static kld_status fill_info(job *j, kld_err *err) {
     i->tail_samples = o->tail_samples_set || !o->ref ? o->tail_samples : 0;
     i->seed = o->seed;
     TRY(choose_arithmetic(j, err));
+    TRY(choose_label(j, err));
     TRY(choose_hidden(j, err));
     TRY(kld_path_real(&i->checkpoint, j->dir, err));
     j->engine = (kld_engine_options){

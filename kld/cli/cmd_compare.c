@@ -152,6 +152,7 @@ static error_t parse(int key, char *arg, struct argp_state *s) {
         a->cand[a->n_cands++] = arg;
         return 0;
     case ARGP_KEY_END:
+        a->opt.find_tokenizer = a->html_file || a->json_file || a->common.json;
         if (a->n_cands == 0) argp_error(s, "a reference and at least one candidate are needed");
         if (a->common.json && a->markdown)
             argp_error(s, "give a FILE to one of --json and --markdown");

@@ -106,10 +106,10 @@ static bool same_machine(const kld_capture_info *r, const kld_capture_info *c) {
     return true;
 }
 
-static bool is_floor(const kld_capture_info *i) { return i->floor && *i->floor; }
+bool kld_is_floor(const kld_capture_info *i) { return i->floor && *i->floor; }
 
 static kld_status floor_of(const kld_capture_info *r, const kld_capture_info *c, kld_err *err) {
-    if (!is_floor(c) || kld_same_digest(&r->model, &c->model)) return KLD_OK;
+    if (!kld_is_floor(c) || kld_same_digest(&r->model, &c->model)) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT,
                     "measures the noise floor of another checkpoint, '%s' and not '%s'", c->name,
                     r->name);
@@ -127,7 +127,7 @@ static kld_status headers(const kld_capture *ref, const kld_capture *cand, bool 
     TRY(names_reference(ref, cand, err));
     TRY(same_experts(&r->routes, &c->routes, err));
     TRY(floor_of(r, c, err));
-    *mismatch = is_floor(c) ? !same_machine(r, c) : !same_engine(r, c);
+    *mismatch = kld_is_floor(c) ? !same_machine(r, c) : !same_engine(r, c);
     if (*mismatch && !allow_mismatch)
         return kld_fail(err, KLD_E_INPUT,
                         "engine arithmetic differs: '%s' in the reference, '%s' in the candidate; "

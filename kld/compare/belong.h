@@ -16,16 +16,20 @@ KLD_NODISCARD kld_status kld_belong_reference(const kld_capture *ref, kld_err *e
 const char *kld_belong_activations(const kld_capture_info *i);
 
 /* Same tokenizer, suite, partition of it, vocabulary, windows and positions; a candidate captured
- * with --ref names this reference's content; same engine arithmetic, else *mismatch is set when
- * allowed; where both headers tell of routes, as many layers with experts, experts and experts a
- * token. Quantized inputs are no part of arithmetic: a reference without, a candidate with them is
- * usual. KLD_E_INPUT  the message names the field and both values. */
+ * with --ref names this reference's content; same engine arithmetic (of a floor: of the same
+ * checkpoint, on the same machine), else *mismatch is set when allowed; where both headers tell of
+ * routes, as many layers with experts, experts and experts a token. Quantized inputs are no part of
+ * arithmetic: a reference without, a candidate with them is usual. KLD_E_INPUT  the message names
+ * the field and both values. */
 KLD_NODISCARD kld_status kld_belong_headers(const kld_capture *ref, const kld_capture *cand,
                                             bool allow_mismatch, bool *mismatch, kld_err *err);
 
 /* Same token ids scored from the same position in window i.  KLD_E_INPUT. */
 KLD_NODISCARD kld_status kld_belong_window(size_t i, const kld_window_meta *ref,
                                            const kld_window_meta *cand, kld_err *err);
+
+/* A measurement of the noise floor (capture --floor). */
+bool kld_is_floor(const kld_capture_info *i);
 
 bool kld_same_digest(const kld_digest *a, const kld_digest *b);
 bool kld_zero_digest(const kld_digest *d); /* none: zeros stand for it */

@@ -276,7 +276,8 @@ kld_status kld_compare_run(const char *ref_path, const char *const *cand_paths, 
     kld_report_side ref;
     kld_status st;
     TRY_TO(done, open_all(&r, ref_path, cand_paths, err));
-    TRY_TO(done, kld_worst_tokenizer(opt->tokenizer, kld_capture_header(r.ref), &r.tokenizer, err));
+    TRY_TO(done, kld_worst_tokenizer(opt->tokenizer, opt->find_tokenizer, kld_capture_header(r.ref),
+                                     &r.tokenizer, err));
     TRY_TO(done, choose_windows(&r, err));
     TRY_TO(done, kld_exact_run(&r.exact, r.ref, r.cand, n_cands, r.window, r.n_windows, opt, err));
     TRY_TO(done, kld_tally_begin(&r.tally, n_cands, err));

@@ -9,13 +9,15 @@
 KLD_EXTERN_C_BEGIN
 
 typedef struct kld_compare_options {
-    double top_p;                   /* nucleus, in (0, 1], default 0.95; temperature is 1 */
-    size_t overlap_k;               /* top-k set overlap, default 10 */
-    size_t resamples;               /* cluster bootstrap, 100 to 1000000, default 10000 */
-    uint64_t seed;                  /* of the bootstrap, default 1 */
-    const char *tokenizer;          /* directory or file for the text of worst positions; or NULL */
-    const char *partition;          /* only windows of this one, or "all"; NULL = all but those of
-                                       "qualification", where there are others */
+    double top_p;          /* nucleus, in (0, 1], default 0.95; temperature is 1 */
+    size_t overlap_k;      /* top-k set overlap, default 10 */
+    size_t resamples;      /* cluster bootstrap, 100 to 1000000, default 10000 */
+    uint64_t seed;         /* of the bootstrap, default 1 */
+    const char *tokenizer; /* directory or file for the text of worst positions; or NULL */
+    bool find_tokenizer;   /* without one, take that of the reference's checkpoint, if it is
+                              still where it was captured from */
+    const char *partition; /* only windows of this one, or "all"; NULL = all but those of
+                              "qualification", where there are others */
     bool allow_arithmetic_mismatch; /* mark instead of refusing */
     double margin;     /* practical equivalence: |ln(KL_a/KL_b)| < ln(1+margin); > 0; 0.10 */
     double margin_abs; /* nats; above 0 it is |KL_a - KL_b| < margin_abs instead; default 0 */

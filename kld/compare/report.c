@@ -9,9 +9,23 @@
 
 /* ---- the whole object ----------------------------------------------------------------- */
 
-/* The candidate that is the reference measured again: a repeat capture rather than the file
- * itself, if there is one.  -1 without.  With routes from a capture it is no measurement of noise:
- * it takes over what a router would have decided anew. */
+static bool larger_floor(const kld_report *r, size_t k, size_t than) {
+    if (r->cand[k].self || r->cand[than].self) return !r->cand[k].self;
+    return kld_group_estimate(&r->tally->cand[k].all, KLD_DIV_KL) >
+           kld_group_estimate(&r->tally->cand[than].all, KLD_DIV_KL);
+}
+
+static const char *floor_kind(const kld_report_side *c) {
+    if (c->self) return "same capture";
+    if (!kld_is_floor(c->info)) return "repeat capture";
+    return strcmp(c->info->floor, "chunk") == 0 ? "repeat in shorter spans"
+                                                : "repeat in the other precision";
+}
+
+/* The candidate that is the reference measured again: of repeat captures the one of the largest
+ * mean KL, so that no choice among them flatters; without any the file itself; else -1.  With
+ * routes from a capture it is no measurement of noise: it takes over what a router would have
+ * decided anew. */
 static long floor_candidate(const kld_report *r) {
     long found = -1;
     const kld_capture_info *ref = r->ref.info;
@@ -23,7 +37,7 @@ static long floor_candidate(const kld_report *r) {
         same = same && c->info->routes.mode == KLD_ROUTES_NATURAL &&
                !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
         if (!(c->self || (same && !c->arithmetic_mismatch))) continue;
-        if (found < 0 || (r->cand[found].self && !c->self)) found = (long)k;
+        if (found < 0 || larger_floor(r, k, (size_t)found)) found = (long)k;
     }
     return found;
 }
@@ -39,7 +53,7 @@ static void noise_floor(kld_report *r, json_t *top) {
     json_t *o = kld_emit_object(e, top, "floor");
     kld_emit_real(e, o, "kl_mean", kl);
     kld_emit_count(e, o, "candidate", (uint64_t)k);
-    kld_emit_text(e, o, "kind", r->cand[k].self ? "same capture" : "repeat capture");
+    kld_emit_text(e, o, "kind", floor_kind(&r->cand[k]));
     /* Without --hash full a model digest covers headers and sizes, not the weights. */
     kld_emit_bool(e, o, "verified",
                   r->cand[k].self || (!kld_zero_digest(&r->ref.info->model_full) &&

@@ -309,6 +309,7 @@ void kld_report_candidate(kld_report *r, size_t k, json_t *candidates) {
                   : side->info->has_reference ? "at the reference's ids"
                                               : "independent");
     kld_emit_bool(e, o, "arithmetic_mismatch", side->arithmetic_mismatch);
+    kld_emit_text(e, o, "floor", kld_is_floor(side->info) ? side->info->floor : NULL);
     kld_report_routing(r, side->info, &r->role[k], o);
     kld_emit_count(e, o, "positions", c->all.positions);
     kld_emit_text(e, o, "status", !valid ? "invalid" : partial ? "partial" : "ok");

@@ -1,4 +1,5 @@
 #include "kld/base/mem.h"
+#include "kld/compare/belong.h"
 #include "kld/compare/report.h"
 #include "kld/compare/verdict.h"
 
@@ -14,11 +15,13 @@ struct tested {
     bool in_family; /* adjusted together with others */
 };
 
-/* Captures with routes of different origin are different estimands, and the reference itself is
- * known to be 0: such pairs are told, but are no comparisons that a reader chooses among. */
+/* Captures with routes of different origin are different estimands, the reference itself is known
+ * to be 0, and a floor is no checkpoint to choose: such pairs are told, but are no comparisons that
+ * a reader chooses among. */
 static bool in_family(const kld_report *r, size_t a, size_t b) {
     const kld_role *x = &r->role[a], *y = &r->role[b];
     bool check = x->cell == KLD_BXB || y->cell == KLD_BXB;
+    if (kld_is_floor(r->cand[a].info) || kld_is_floor(r->cand[b].info)) return false;
     return !r->cand[a].self && !r->cand[b].self && !check &&
            r->cand[a].info->routes.mode == r->cand[b].info->routes.mode && x->source == y->source;
 }

@@ -265,6 +265,7 @@ static void worst(text_out *o, const json_t *r) {
     bool first = true;
     for (size_t k = 0; k < json_array_size(cands); k++) {
         const json_t *list = text_at(json_array_get(cands, k), "kl", "worst");
+        if (json_is_string(text_at(json_array_get(cands, k), "floor", NULL))) continue;
         for (size_t i = 0; i < json_array_size(list) && i < WORST; i++) {
             const json_t *w = json_array_get(list, i);
             if (!json_is_string(json_object_get(w, "next_text")) ||

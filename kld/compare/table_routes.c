@@ -39,7 +39,7 @@ bool table_pair_told_elsewhere(const json_t *r, const json_t *pair) {
     for (size_t i = 0; i < 2; i++) {
         side[i] = json_array_get(cands, (size_t)json_integer_value(text_at(pair, SIDE[i], NULL)));
         if (strcmp(text_of(side[i], "capture"), "the reference itself") == 0) return true;
-        if (table_replay_check(side[i])) return true;
+        if (table_replay_check(side[i]) || *text_of(side[i], "floor")) return true;
     }
     return !table_same_routing(side[0], side[1]);
 }

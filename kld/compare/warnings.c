@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const char KLD_ADD_FLOOR[] =
-    "add a second capture of the reference model (captured with --ref) as a candidate to see what "
-    "differences mean nothing";
+const char KLD_ADD_FLOOR[] = "capture the reference again (kld capture --floor --ref REFERENCE) "
+                             "and add that as a candidate, "
+                             "to see what differences mean nothing";
 
 struct list {
     kld_emit *e;
@@ -108,7 +108,8 @@ static void about_precision(struct list *l, long k, const json_t *c, bool is_flo
              undecided, n);
     const char *cell = json_string_value(at(c, "routing", "cell"));
     bool check = cell && strcmp(cell, "BxB") == 0; /* 0 is what it is meant to score */
-    if (json_is_false(json_object_get(c, "resolved")) && !is_floor && !check)
+    bool measures = is_floor || json_is_string(json_object_get(c, "floor"));
+    if (json_is_false(json_object_get(c, "resolved")) && !measures && !check)
         warn(l, "not_resolved", k,
              "its mean KL is within twice the noise floor: not resolved from the reference "
              "measured again");

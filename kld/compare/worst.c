@@ -1,5 +1,6 @@
 #include "kld/compare/worst.h"
 
+#include "kld/base/file.h"
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
@@ -88,11 +89,9 @@ kld_status kld_worst_read(kld_capture *ref, kld_capture *const *cand, const kld_
 
 /* ---- text --------------------------------------------------------------------------------- */
 
-kld_status kld_worst_tokenizer(const char *path, const kld_capture_info *ref, kld_tokenizer **out,
-                               kld_err *err) {
+static kld_status open_tokenizer(const char *path, const kld_capture_info *ref, kld_tokenizer **out,
+                                 kld_err *err) {
     kld_buf none = {0};
-    *out = NULL;
-    if (!path) return KLD_OK;
     TRY(kld_tokenizer_open(out, path, err));
     kld_digest own = kld_tokenizer_digest(*out);
     char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
@@ -108,6 +107,22 @@ kld_status kld_worst_tokenizer(const char *path, const kld_capture_info *ref, kl
     kld_tokenizer_free(*out);
     *out = NULL;
     return st;
+}
+
+kld_status kld_worst_tokenizer(const char *path, bool find, const kld_capture_info *ref,
+                               kld_tokenizer **out, kld_err *err) {
+    *out = NULL;
+    if (path) return open_tokenizer(path, ref, out, err);
+    if (!find || !ref->checkpoint || !*ref->checkpoint) return KLD_OK;
+    char *there;
+    TRY(kld_path_join(&there, ref->checkpoint, "tokenizer.json", err));
+    kld_err why = {0};
+    kld_status st = kld_path_exists(there) ? open_tokenizer(there, ref, out, &why) : KLD_OK;
+    kld_free(there);
+    /* Nobody asked for this file: another one in its place only means that there is no text. */
+    if (st == KLD_E_NOMEM && err) *err = why;
+    else if (st != KLD_OK) kld_debug("no text of the worst positions: %s", why.text);
+    return st == KLD_E_NOMEM ? st : KLD_OK;
 }
 
 /* Length of the UTF-8 character at s, of which n bytes are there.  0 when it is none, and then

@@ -29,11 +29,13 @@ typedef struct kld_worst {
 KLD_NODISCARD kld_status kld_worst_read(kld_capture *ref, kld_capture *const *cand,
                                         const kld_tally *t, kld_worst *out, kld_err *err);
 
-/* The tokenizer that texts are made with; *out is NULL without a path.
- * KLD_E_INPUT  it is another one than the reference's (message has both digests).
- * KLD_E_UNSUPPORTED  it cannot decode.  Errors of kld_tokenizer_open. */
-KLD_NODISCARD kld_status kld_worst_tokenizer(const char *path, const kld_capture_info *ref,
-                                             kld_tokenizer **out, kld_err *err);
+/* The tokenizer that texts are made with: that of path, or with `find` and no path the one where
+ * the reference's checkpoint was, if it is there and the same; else *out is NULL. KLD_E_INPUT  it
+ * is another one than the reference's (message has both digests). KLD_E_UNSUPPORTED  it cannot
+ * decode.  Errors of kld_tokenizer_open. */
+KLD_NODISCARD kld_status kld_worst_tokenizer(const char *path, bool find,
+                                             const kld_capture_info *ref, kld_tokenizer **out,
+                                             kld_err *err);
 
 /* Text of n ids as a member, null without a tokenizer or when it lacks an id.  Bytes that are not
  * UTF-8 become U+FFFD, as many as the standard says; C0 controls and DEL their pictures (U+2400

@@ -1,6 +1,7 @@
 /* Text of the worst positions: whatever bytes tokens are. */
 #include "tests/unit/t.h"
 #include "kld/base/file.h"
+#include "kld/base/mem.h"
 #include "kld/compare/worst.h"
 #include "tests/unit/tokkit.h"
 
@@ -87,20 +88,39 @@ static void identity(void **state) {
     kld_tokenizer *t, *own;
     kld_err err = {0};
     kld_capture_info info = {0};
-    assert_int_equal(kld_worst_tokenizer(NULL, &info, &t, &err), KLD_OK);
+    assert_int_equal(kld_worst_tokenizer(NULL, false, &info, &t, &err), KLD_OK);
     assert_null(t);
-    assert_int_equal(kld_worst_tokenizer(path, &info, &t, &err), KLD_E_INPUT);
+    assert_int_equal(kld_worst_tokenizer(path, false, &info, &t, &err), KLD_E_INPUT);
     assert_null(t);
     assert_non_null(strstr(err.text, "but the captures were made with 000000000000"));
     assert_int_equal(kld_tokenizer_open(&own, path, NULL), KLD_OK);
     info.tokenizer = kld_tokenizer_digest(own);
     kld_tokenizer_free(own);
-    assert_int_equal(kld_worst_tokenizer(path, &info, &t, &err), KLD_OK);
+    assert_int_equal(kld_worst_tokenizer(path, false, &info, &t, &err), KLD_OK);
     assert_non_null(t);
     kld_tokenizer_free(t);
-    assert_int_equal(kld_worst_tokenizer(mute, &info, &t, &err), KLD_E_UNSUPPORTED);
+    /* Where the checkpoint was, if that is still its tokenizer. */
+    info.checkpoint = (char *)*state;
+    assert_int_equal(kld_worst_tokenizer(NULL, false, &info, &t, &err), KLD_OK);
     assert_null(t);
-    assert_int_equal(kld_worst_tokenizer("no such directory", &info, &t, &err), KLD_E_INPUT);
+    assert_int_equal(kld_worst_tokenizer(NULL, true, &info, &t, &err), KLD_OK);
+    assert_non_null(t);
+    kld_tokenizer_free(t);
+    kld_mem_fail_after(1);
+    kld_status st = kld_worst_tokenizer(NULL, true, &info, &t, &err);
+    kld_mem_fail_after(0);
+    assert_int_equal(st, KLD_E_NOMEM);
+    kld_digest right = info.tokenizer;
+    info.tokenizer.b[0] ^= 1;
+    assert_int_equal(kld_worst_tokenizer(NULL, true, &info, &t, &err), KLD_OK);
+    assert_null(t);
+    info.tokenizer = right;
+    info.checkpoint = "gone";
+    assert_int_equal(kld_worst_tokenizer(NULL, true, &info, &t, &err), KLD_OK);
+    assert_null(t);
+    assert_int_equal(kld_worst_tokenizer(mute, false, &info, &t, &err), KLD_E_UNSUPPORTED);
+    assert_null(t);
+    assert_int_equal(kld_worst_tokenizer("no such directory", false, &info, &t, &err), KLD_E_INPUT);
     assert_null(t);
     free(path);
     free(mute);

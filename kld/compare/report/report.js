@@ -48,10 +48,10 @@ const note = (...text) => el("p", {class: "note"}, text);
 function floorSentence() {
   const f = result.floor;
   if (!isObject(f))
-    return "Noise floor: not measured. Capture the reference a second time and compare it, too: below what it scores against itself a difference means nothing.";
+    return "Noise floor: not measured. Capture the reference again with kld capture --floor and compare that, too: below what it scores against itself a difference means nothing.";
   const what = f.kind === "same capture" ?
       " (the reference's own capture: 0 by construction, which says nothing about noise)" :
-      " (a repeat capture of the reference" + (f.verified ? ")" : ", not verified byte for byte)");
+      " (" + f.kind + " of the reference" + (f.verified ? ")" : ", not verified byte for byte)");
   return ["Noise floor: mean KL ", num(f.kl_mean), ", from [", f.candidate + 1, "]", what, "."];
 }
 
@@ -125,11 +125,12 @@ function pairSentence(p) {
       isNumber(p.p_holm) && [", Holm p ", num(p.p_holm, 2)], ".");
 }
 
-/* Pairs with the reference itself, or of different routings, say nothing of checkpoints. */
+/* Pairs with the reference itself or measured again, or of different routings, say nothing of checkpoints. */
 function telling(p) {
   const a = cands[p.baseline], b = cands[p.candidate];
   if (isSelf(a) || isSelf(b) || at(a, "routing", "cell") === "BxB" || at(b, "routing", "cell") === "BxB")
     return false;
+  if (a.floor || b.floor) return false;
   if (!replayed(a) && !replayed(b)) return true;
   return mode(a) === mode(b) && a.routing.source === b.routing.source;
 }
