@@ -151,7 +151,7 @@ static void size(void **state) {
     while (json_array_size(pairs) < 120) json_array_append(pairs, json_array_get(pairs, 0));
     kld_buf b = {0};
     page(o, NULL, &b);
-    if (b.len > 1100000) fail_msg("%zu bytes", b.len);
+    if (b.len > 1200000) fail_msg("%zu bytes", b.len);
     if (getenv("KLD_TEST_SHOW")) printf("%zu bytes\n", b.len);
     kld_buf_free(&b);
     json_decref(o);
