@@ -243,7 +243,7 @@ static void text(void **state) {
     assert_non_null(strstr(plain, "worse"));
     assert_non_null(strstr(plain, "<0.001"));
     assert_non_null(strstr(plain, "Holm for 3 pairs"));
-    assert_non_null(strstr(plain, "Noise floor: none: add "));
+    assert_non_null(strstr(plain, "Noise floor: none: capture "));
     assert_null(strstr(plain, "no noise floor"));
     assert_non_null(strstr(plain, "mean over positions"));
     assert_non_null(strstr(plain, "when each source cluster counts once: [1] 0.0"));
