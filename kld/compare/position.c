@@ -45,6 +45,12 @@ static void ordered_free(struct ordered *o) {
  * first, the others are put in order of stored log-probability, ties by lower id.  *lq (may be
  * NULL) is permuted alongside. */
 static void put_in_order(struct ordered *o, kld_list *l, const double **lq) {
+    size_t sorted = 2;
+    while (sorted < l->n &&
+           (l->lp[sorted - 1] > l->lp[sorted] ||
+            (l->lp[sorted - 1] == l->lp[sorted] && l->ids[sorted - 1] < l->ids[sorted])))
+        sorted++;
+    if (sorted >= l->n) return; /* a candidate's is by construction */
     for (size_t i = 0; i < l->n; i++) {
         uint32_t id = l->ids[i];
         double lp = l->lp[i], q = *lq ? (*lq)[i] : 0;

@@ -92,6 +92,12 @@ kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta, kld
     return KLD_OK;
 }
 
+/* Read from window i of the capture of that content: its bytes were checked then, so hashing what
+ * they unfolded to again would tell nothing new. */
+static bool is_from(const kld_records *r, const kld_digest *content, size_t i) {
+    return r->source_window == i + 1 && memcmp(&r->source, content, sizeof *content) == 0;
+}
+
 kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kld_records *out,
                             kld_window_meta *meta, kld_err *err) {
     memset(out, 0, sizeof *out);
@@ -103,8 +109,11 @@ kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kl
     kld_status st = load(c, i, &text, err);
     if (st == KLD_OK)
         st = where(c, i,
-                   frame_records(&c->info, &text, c->info.has_reference ? ref : NULL, out, err),
+                   frame_records(&c->info, &text, c->info.has_reference ? ref : NULL,
+                                 ref && is_from(ref, &c->info.reference, i), out, err),
                    err);
+    out->source = c->digest;
+    out->source_window = i + 1;
     if (st == KLD_OK && meta) *meta = c->meta[i];
     kld_buf_free(&text);
     return st;
@@ -142,7 +151,7 @@ kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
         st = kld_stop_check(err);
         if (st == KLD_OK) st = load(c, i, &text, err);
         if (st != KLD_OK || c->info.has_reference) continue;
-        st = where(c, i, frame_records(&c->info, &text, NULL, &r, err), err);
+        st = where(c, i, frame_records(&c->info, &text, NULL, false, &r, err), err);
         if (st == KLD_OK) kld_records_free(&r);
     }
     kld_buf_free(&text);

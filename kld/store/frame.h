@@ -5,6 +5,7 @@
 #include "kld/base/cursor.h"
 #include "kld/store/capture.h"
 #include "kld/store/head.h"
+#include <stdbool.h>
 
 /* Compress one window into out (replaced) and put its head alone into head (replaced).
  * Errors as kld_capture_add. */
@@ -17,9 +18,11 @@ KLD_NODISCARD kld_status frame_encode(const kld_capture_info *info, const kld_wi
 KLD_NODISCARD kld_status frame_inflate(const void *frame, size_t n, size_t max, kld_buf *text,
                                        kld_err *err);
 
-/* Columns of a window's content into out; ref as kld_capture_read. */
+/* Columns of a window's content into out; ref as kld_capture_read.  known: ref is certain to be
+ * what the window is relative to; else its digest is compared. */
 KLD_NODISCARD kld_status frame_records(const kld_capture_info *info, const kld_buf *text,
-                                       const kld_records *ref, kld_records *out, kld_err *err);
+                                       const kld_records *ref, bool known, kld_records *out,
+                                       kld_err *err);
 
 /* The routes alone. */
 KLD_NODISCARD kld_status frame_routes(const kld_capture_info *info, const kld_buf *text,

@@ -2,6 +2,7 @@
  * Floor 1.  The engine fills it, the capture file stores it, compare reads it. */
 #ifndef KLD_STORE_RECORDS_H
 #define KLD_STORE_RECORDS_H
+#include "kld/base/sha256.h"
 #include "kld/base/status.h"
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +15,10 @@ KLD_EXTERN_C_BEGIN
 typedef struct kld_records {
     size_t n;     /* rows */
     size_t first; /* position in the window of row 0 */
+    /* Where they were read: content digest of the capture, one more than the window's number; 0:
+     * made by somebody. */
+    kld_digest source;
+    uint64_t source_window;
 
     /* Own distribution: the most probable tokens until the remaining mass is at most the
      * tail target, at least min_k and at most top_k of them; sorted by log-probability

@@ -58,7 +58,7 @@ static void decode_routes(const kld_buf *text, kld_capture_info info) {
     kld_route_sums sums[2] = {0};
     info.routes = (kld_route_info){.kept = true, .layers = 2, .top_k = 2, .experts = 5};
     bool read = frame_routes(&info, text, &alone, &err) == KLD_OK;
-    if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) {
+    if (frame_records(&info, text, NULL, false, &r, &err) == KLD_OK) {
         if (!read || kld_routes_compare(&r, &alone, sums, &err) != KLD_OK) abort();
         for (size_t i = 0; i < 2; i++)
             if (sums[i].n[KLD_ROUTE_TOP1] && kld_route_mean(&sums[i], KLD_ROUTE_SLOTS) != 1)
@@ -81,7 +81,7 @@ static void decode(const kld_buf *text, bool candidate) {
     kld_digest d;
     if (!candidate) {
         decode_routes(text, info);
-        if (frame_records(&info, text, NULL, &r, &err) == KLD_OK) {
+        if (frame_records(&info, text, NULL, false, &r, &err) == KLD_OK) {
             compare(&r, &r);
             kld_records_free(&r);
         }
@@ -90,7 +90,7 @@ static void decode(const kld_buf *text, bool candidate) {
     if (fixed_records(&ref, &err) != KLD_OK) return;
     if (text->len >= HEAD_REF_AT + sizeof d && records_digest(&ref, &d, &err) == KLD_OK)
         memcpy(text->data + HEAD_REF_AT, d.b, sizeof d);
-    if (frame_records(&info, text, &ref, &r, &err) == KLD_OK) {
+    if (frame_records(&info, text, &ref, false, &r, &err) == KLD_OK) {
         compare(&ref, &r);
         kld_records_free(&r);
     }

@@ -135,12 +135,12 @@ static void wrong_columns(void **state) {
     fill(&r, &info.hidden, 5);
     assert_int_equal(frame_encode(&info, &meta, &r, NULL, &frame, &head, &e), KLD_OK);
     assert_int_equal(frame_inflate(frame.data, frame.len, 1 << 20, &text, &e), KLD_OK);
-    assert_int_equal(frame_records(&info, &text, NULL, &got, &e), KLD_OK);
+    assert_int_equal(frame_records(&info, &text, NULL, false, &got, &e), KLD_OK);
     kld_records_free(&got);
     const kld_hidden_info says[] = {kind(10, 2), kind(8, 4), {0}};
     for (size_t k = 0; k < 3; k++) {
         claims.hidden = says[k];
-        assert_int_equal(frame_records(&claims, &text, NULL, &got, &e), KLD_E_INPUT);
+        assert_int_equal(frame_records(&claims, &text, NULL, false, &got, &e), KLD_E_INPUT);
         assert_non_null(strstr(e.text, "hidden states"));
         assert_int_equal(frame_hidden(&claims, &text, &got, &e), KLD_E_INPUT);
     }

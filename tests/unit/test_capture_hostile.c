@@ -38,7 +38,7 @@ static kld_status decode(const row *v, kld_err *e) {
         assert_int_equal(lp_add(&c, COL_TAIL_LP, v->draw, 0, 0, &rounded, e), KLD_OK);
     }
     assert_int_equal(columns_write(&c, &text, e), KLD_OK);
-    kld_status st = frame_records(&info, &text, NULL, &r, e);
+    kld_status st = frame_records(&info, &text, NULL, false, &r, e);
     if (st == KLD_OK) kld_records_free(&r);
     columns_free(&c);
     kld_buf_free(&text);
