@@ -311,6 +311,9 @@ kld_status kld_compare_markdown(const json_t *result, kld_buf *out, kld_err *err
              (long long)json_integer_value(json_object_get(result, "positions")),
              (long long)json_integer_value(json_object_get(result, "windows")),
              (long long)json_integer_value(json_object_get(result, "clusters")));
+    if (strcmp(text_of(json_object_get(result, "settings"), "head"), "shared") == 0)
+        text_puts(&o,
+                  "One head for both sides, the reference's: what bodies differ by, not heads.\n");
     candidates(&o, result);
     pairs(&o, result);
     cells(&o, result);

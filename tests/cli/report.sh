@@ -2,7 +2,8 @@
 . "$(dirname "$0")/lib/t.sh"
 head -n 4 "$demo/heldout.jsonl" >text.jsonl
 expect 0 "$kld" suite build --jsonl text.jsonl --tokenizer "$demo/ref" --window 256 --stride 256 -o suite.jsonl
-expect 0 "$kld" capture --quiet --model "$demo/ref" --suite suite.jsonl -o ref.zst
+cp -r "$demo/ref" base
+expect 0 "$kld" capture --quiet --model base --suite suite.jsonl -o ref.zst
 expect 0 "$kld" capture --quiet --model "$demo/qad" --suite suite.jsonl --ref ref.zst -o qad.zst
 compare() { "$kld" compare --quiet ref.zst qad.zst "$@"; }
 
@@ -26,7 +27,11 @@ cmp out r.json || fail "--json and --json=FILE differ"
 expect 2 compare --json --markdown
 says 'a FILE to one of'
 
-# Without a tokenizer there is no text; another one's is refused before anything is computed.
+# Where the checkpoint was, its tokenizer is found; without one there is no text; another one's is
+# refused before anything is computed.
+expect 0 compare --json
+grep -q '"next_text": "' out || fail "the checkpoint's tokenizer was not found"
+rm -r base
 expect 0 compare --json
 grep -q '"next_text": null' out || fail "text without a tokenizer"
 expect 0 compare

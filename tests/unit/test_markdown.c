@@ -81,7 +81,7 @@ static void natural_only(void **state) {
              cmp_real(o, "pairs.0.difference"), cmp_real(o, "pairs.0.difference_ci95.0"),
              cmp_real(o, "pairs.0.difference_ci95.1"));
     has(s, line);
-    has(s, " | worse |\n");
+    has(s, " | worse");
     has(s, "Noise floor: not measured");
     has(s, "- gate **FAILED**: a (NVFP4 (QAD)), mean\\_kl ");
     has(s, "- gate **passed**: b (NVFP4 (QAD)), max\\_kl ");
@@ -98,9 +98,12 @@ static void natural_only(void **state) {
     s = markdown(o);
     has(s, " | worse, Holm p 0.012 |\n");
     has(s, "margin 0.002 nats |");
+    assert_null(strstr(s, "One head for both sides"));
     free(s);
     json_object_set_new(pair, "resolved", json_false());
+    json_object_set_new(json_object_get(o, "settings"), "head", json_string("shared"));
     s = markdown(o);
+    has(s, "One head for both sides, the reference's: what bodies differ by, not heads.\n");
     has(s, " | unresolved, Holm p 0.012 |\n");
     free(s);
     json_object_set_new(o, "floor",

@@ -159,6 +159,9 @@ function verdict() {
           el("p", null,
              el("strong", {class: failed ? "bad" : "good"},
                 failed ? failed + " of " + result.gates.length + " gates failed." : "All gates passed.")),
+      at(result, "settings", "head") === "shared" &&
+          el("p", null,
+             "One head for both sides, the reference’s: what is told here is what the bodies differ by, not the heads."),
       el("p", null, floorSentence()), lines(cands.map(candidateSentence).filter((x) => x), 12),
       pairs.length && [
         el("h3", null,
@@ -218,20 +221,24 @@ function candidateTable() {
       exactTable());
 }
 
+/* What came of hidden states and heads. */
 function exactTable() {
   if (!cands.some((c) => isObject(c.exact))) return null;
+  const rows = cands.map((c, k) => [k, c.exact])
+                   .filter(([, x]) => isObject(x))
+                   .map(
+                       ([k, x]) =>
+                           [bdi(short(k)), x.head === "shared" ? "the reference’s" : "its own",
+                            bdi(x.replayed_on || "–"), num(x.check_max, 2),
+                            x.bodies_equal ? "equal" : "differ", num(x.head_only_kl)]);
   return [
-    el("h3", null, "Exact over the whole vocabulary, from hidden states"),
+    el("h3", null, "Exact comparisons: heads replayed over kept hidden states"),
     table(
-        [{name: "candidate"}, {name: "head", text: true}, {name: "measure", text: true}, {name: "value"}],
-        cands.flatMap(
-            (c) => Object.entries(c.exact || {})
-                       .filter(([, v]) => isNumber(v) || isNumber(at(v, "mean")))
-                       .map(
-                           ([key, v]) =>
-                               [full(c), String(c.exact.head || "–"), key.replaceAll("_", " "),
-                                isNumber(v) ? num(v) : withRange(num(v.mean), v.ci95)])),
-        {caption: "Exact metrics"})
+        [
+          {name: "candidate"}, {name: "head", text: true}, {name: "replayed on", text: true},
+          {name: "recorded − replayed, at most"}, {name: "bodies", text: true}, {name: "KL of the head alone"}
+        ],
+        rows, {caption: "Over the whole vocabulary"})
   ];
 }
 

@@ -222,7 +222,8 @@ const plain = (v) =>
 function identity(side) {
   const keys = [
     ["activations", "activations"], ["compared", "capture"], ["partition", "partition"], ["file", "path"],
-    ["capture digest", "content_digest"], ["model digest", "model_digest"], ["suite digest", "suite_digest"],
+    ["capture digest", "content_digest"], ["model digest", "model_digest"],
+    ["model digest, every byte", "model_full_digest"], ["suite digest", "suite_digest"],
     ["tokenizer digest", "tokenizer_digest"], ["vocabulary", "vocab"], ["list length", "top_k"],
     ["draws from the tail", "tail_samples"], ["tail mass", "tail_mass"], ["routes", "routing"],
     ["quantization", "quant"], ["engine", "engine"]
