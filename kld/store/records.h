@@ -16,7 +16,7 @@ typedef struct kld_records {
     size_t n;     /* rows */
     size_t first; /* position in the window of row 0 */
     /* Where they were read: content digest of the capture, one more than the window's number; 0:
-     * made by somebody. */
+     * made, or changed, by somebody, who sets it to that. */
     kld_digest source;
     uint64_t source_window;
 
