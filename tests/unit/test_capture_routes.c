@@ -155,8 +155,8 @@ static kld_status decode(const change *x, bool alone, kld_err *e) {
     if (x->layers) routes.layers = x->layers;
     if (!x->not_kept) info.routes = routes;
     kld_records got;
-    kld_status st =
-        alone ? frame_routes(&info, &text, &got, e) : frame_records(&info, &text, NULL, false, &got, e);
+    kld_status st = alone ? frame_routes(&info, &text, &got, e)
+                          : frame_records(&info, &text, NULL, false, &got, e);
     if (st == KLD_OK) {
         same_routes(&got, &r);
         kld_records_free(&got);
