@@ -88,6 +88,8 @@ static void about_precision(struct list *l, long k, const json_t *c, bool is_flo
              "bounds and the acceptance is an upper one. Capture the candidate with --ref, and "
              "the reference with --tail-samples 2 or more",
              missing, n);
+    if (json_is_string(json_object_get(c, "floor")))
+        return; /* an order of magnitude is all it is for */
     double mean = real(c, "kl", "mean"), se = real(c, "kl", "stderr_sampling");
     if (mean > 0 && se > 0.05 * mean)
         warn(l, "sampling_error", k,
