@@ -119,26 +119,30 @@ kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kl
     return st;
 }
 
-kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out, kld_err *err) {
+/* A part of window i that needs no reference. */
+static kld_status read_alone(kld_capture *c, size_t i,
+                             kld_status (*take)(const kld_capture_info *, const kld_buf *,
+                                                kld_records *, kld_err *),
+                             kld_records *out, kld_err *err) {
     kld_buf text = {0};
-    memset(out, 0, sizeof *out);
-    if (!c->info.routes.kept)
-        return kld_fail(err, KLD_E_INPUT, "%s: keeps no routes", c->file.path);
     kld_status st = load(c, i, &text, err);
-    if (st == KLD_OK) st = where(c, i, frame_routes(&c->info, &text, out, err), err);
+    if (st == KLD_OK) st = where(c, i, take(&c->info, &text, out, err), err);
     kld_buf_free(&text);
     return st;
 }
 
+kld_status kld_capture_read_routes(kld_capture *c, size_t i, kld_records *out, kld_err *err) {
+    memset(out, 0, sizeof *out);
+    if (!c->info.routes.kept)
+        return kld_fail(err, KLD_E_INPUT, "%s: keeps no routes", c->file.path);
+    return read_alone(c, i, frame_routes, out, err);
+}
+
 kld_status kld_capture_read_hidden(kld_capture *c, size_t i, kld_records *out, kld_err *err) {
-    kld_buf text = {0};
     memset(out, 0, sizeof *out);
     if (!c->info.hidden.cols)
         return kld_fail(err, KLD_E_INPUT, "%s: keeps no hidden states", c->file.path);
-    kld_status st = load(c, i, &text, err);
-    if (st == KLD_OK) st = where(c, i, frame_hidden(&c->info, &text, out, err), err);
-    kld_buf_free(&text);
-    return st;
+    return read_alone(c, i, frame_hidden, out, err);
 }
 
 kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
