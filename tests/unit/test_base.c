@@ -363,12 +363,43 @@ static void tasks(void **state) {
     assert_null(t);
 }
 
+/* Pages that the system had to hand out while blocks of 24 MiB were filled and released. */
+static long pages_of_a_round(void) {
+    enum { BLOCKS = 4 };
+    static const size_t BYTES = (size_t)24 << 20;
+    struct rusage before, after;
+    kld_err e;
+    void *block[BLOCKS];
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        assert_int_equal(kld_calloc(&block[i], BYTES, 1, &e), KLD_OK);
+        memset(block[i], 1, BYTES);
+    }
+    for (size_t i = 0; i < BLOCKS; i++) kld_free(block[i]);
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* Released blocks stay with the program. */
+static void kept_blocks(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* a sanitizer has its own heap */
+#endif
+    kld_mem_keep();
+    long first = pages_of_a_round();
+    assert_true(first > 0);
+    (void)pages_of_a_round(); /* aligned blocks do not fit their own gaps at once */
+    assert_true(pages_of_a_round() < first / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_text),
         cmocka_unit_test(arithmetic),
         cmocka_unit_test(cursor_and_buffer),
         cmocka_unit_test(memory),
+        cmocka_unit_test(kept_blocks),
         cmocka_unit_test_setup_teardown(files, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(one_writer, t_dir_make, t_dir_remove),
         cmocka_unit_test_setup_teardown(not_regular, t_dir_make, t_dir_remove),

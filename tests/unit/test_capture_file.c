@@ -223,6 +223,20 @@ static void wrong_reference(void **state) {
     kld_records_free(&q);
     r.lp[3] += 0x1p-20;
     assert_int_equal(kld_capture_read(c, 1, &r, &q, NULL, &e), KLD_E_INPUT);
+    /* Nor are those of another window or another capture. */
+    r.source_window = 1;
+    assert_int_equal(kld_capture_read(c, 1, &r, &q, NULL, &e), KLD_E_INPUT);
+    r.source_window = 2;
+    r.source.b[0] ^= 1;
+    assert_int_equal(kld_capture_read(c, 1, &r, &q, NULL, &e), KLD_E_INPUT);
+    assert_non_null(strstr(e.text, "not those it was captured against"));
+    /* Those of the capture that it names are not hashed again, but their rows are counted. */
+    r.source.b[0] ^= 1;
+    assert_int_equal(kld_capture_read(c, 1, &r, &q, NULL, &e), KLD_OK);
+    kld_records_free(&q);
+    r.n--;
+    assert_int_equal(kld_capture_read(c, 1, &r, &q, NULL, &e), KLD_E_INPUT);
+    r.n++;
     kld_records_free(&r);
     kld_capture_close(ref);
     kld_capture_close(c);

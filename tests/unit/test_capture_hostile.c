@@ -1,4 +1,5 @@
-/* A writer that lies: frames whose checksums are right and whose numbers are no probabilities. */
+/* A writer that lies: frames whose checksums are right and whose numbers are no probabilities, or
+ * in the order that costs a reader most. */
 #include "kld/base/mem.h"
 #include "kld/store/columns.h"
 #include "kld/store/frame.h"
@@ -97,6 +98,43 @@ static void impossible_answers(void **state) {
     free(path);
 }
 
+/* A list that is slow to put in order: all but its ends are equal, and the reference has their ids
+ * from the largest down. */
+static void mostly_equal(void **state) {
+    (void)state;
+    enum { N = 250, VOCAB = 300 };
+    kld_err e = {0};
+    kld_capture_info info = make_info(1, 1, VOCAB, N, 0);
+    info.has_reference = true;
+    info.ref_top_k = N;
+    kld_window_meta meta = make_meta(0, 1);
+    kld_records ref, r, got;
+    kld_buf frame = {0}, head = {0}, text = {0};
+    assert_int_equal(kld_records_alloc(&ref, 1, N, 0, 0, 0, &e), KLD_OK);
+    assert_int_equal(kld_records_alloc(&r, 1, N, 0, N, 0, &e), KLD_OK);
+    ref.first = r.first = 2;
+    ref.count[0] = r.count[0] = N;
+    for (size_t j = 0; j < N; j++) {
+        bool inner = j > 0 && j < N - 1;
+        ref.ids[j] = (uint32_t)(VOCAB - 1 - j);
+        ref.lp[j] = j ? -9 - (double)j * 0x1p-7 : -0.125;
+        r.ref_lp[j] = r.lp[j] = j == 0 ? -0.125 : inner ? -9 : -30;
+        r.ids[j] = (uint32_t)(inner ? VOCAB - N + j : VOCAB - 1 - j);
+    }
+    if (frame_encode(&info, &meta, &r, &ref, &frame, &head, &e) != KLD_OK) fail_msg("%s", e.text);
+    assert_int_equal(frame_inflate(frame.data, frame.len, 1 << 20, &text, &e), KLD_OK);
+    if (frame_records(&info, &text, &ref, false, &got, &e) != KLD_OK) fail_msg("%s", e.text);
+    assert_memory_equal(got.ids, r.ids, N * sizeof *r.ids);
+    assert_memory_equal(got.lp, r.lp, N * sizeof *r.lp);
+    kld_records_free(&got);
+    kld_records_free(&r);
+    kld_records_free(&ref);
+    kld_buf_free(&frame);
+    kld_buf_free(&head);
+    kld_buf_free(&text);
+    kld_capture_info_free(&info);
+}
+
 /* What kld inspect prints must not drive the terminal. */
 static void strings_that_act(void **state) {
     (void)state;
@@ -130,6 +168,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(impossible_probabilities),
         cmocka_unit_test(strings_that_act),
+        cmocka_unit_test(mostly_equal),
         cmocka_unit_test_setup_teardown(impossible_answers, t_dir_make, t_dir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
