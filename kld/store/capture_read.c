@@ -148,6 +148,7 @@ kld_status kld_capture_read_hidden(kld_capture *c, size_t i, kld_records *out, k
 kld_status kld_capture_verify(kld_capture *c, kld_err *err) {
     /* Header, footer and the absence of gaps were checked by open; what is left are the
      * frames, and, where the reference is not needed for it, their columns. */
+    kld_mem_keep();
     kld_buf text = {0};
     kld_status st = kld_capture_check_signature(c, err);
     for (size_t i = 0; i < c->layout.n && st == KLD_OK; i++) {
