@@ -112,8 +112,8 @@ kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kl
                    frame_records(&c->info, &text, c->info.has_reference ? ref : NULL,
                                  ref && is_from(ref, &c->info.reference, i), out, err),
                    err);
-    out->source = c->digest;
-    out->source_window = i + 1;
+    if (st == KLD_OK) out->source = c->digest;
+    if (st == KLD_OK) out->source_window = i + 1;
     if (st == KLD_OK && meta) *meta = c->meta[i];
     kld_buf_free(&text);
     return st;
