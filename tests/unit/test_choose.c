@@ -7,7 +7,7 @@
 enum { MOST = 600 };
 
 static kld_choice_window W[MOST];
-static char NAME[MOST][16];
+static char NAME[MOST][24];
 
 /* `docs` documents of `per` windows; cluster = document / `share`; stratum by cluster. */
 static size_t make(size_t docs, size_t per, size_t share) {
