@@ -4,6 +4,7 @@
 #include "kld/compare/compare.h"
 #include "kld/compare/exact.h"
 #include "kld/store/capture.h"
+#include "tests/unit/comparekit.h"
 #include "tests/unit/t.h"
 #include "tests/unit/t_records.h"
 
@@ -211,15 +212,6 @@ static void engine_is(int side, const char *arithmetic, const char *activations,
     if (fused) json_object_set_new(e, "fused_input_scale", json_string(fused));
 }
 
-static bool warns(const json_t *out, const char *code) {
-    size_t i;
-    json_t *w;
-    json_array_foreach(
-        json_object_get(out, "warnings"), i,
-        w) if (!strcmp(json_string_value(json_object_get(w, "code")), code)) return true;
-    return false;
-}
-
 /* Quantized inputs belong to the checkpoint: they are told, and refused neither way. */
 static void activations(void **state) {
     (void)state;
@@ -247,7 +239,8 @@ static void activations(void **state) {
         assert_string_equal(json_string_value(json_object_get(first(out), "activations")), cand);
         /* Only what was computed in the same way is the reference again. */
         assert_int_equal(json_is_object(json_object_get(out, "floor")), !strcmp(ref, cand));
-        assert_int_equal(warns(out, "activations_reference"), i >= 8 && strcmp(ref, cand) != 0);
+        assert_int_equal(cmp_warned(out, "activations_reference"),
+                         i >= 8 && strcmp(ref, cand) != 0);
         kld_buf text = {0};
         char line[64];
         snprintf(line, sizeof line, "; activations %s\n", cand);
@@ -285,15 +278,6 @@ static long long windows_of(const json_t *out) {
     return json_integer_value(json_object_get(out, "windows"));
 }
 
-static bool warned(const json_t *out, const char *code) {
-    size_t i;
-    json_t *w;
-    json_array_foreach(
-        json_object_get(out, "warnings"), i,
-        w) if (!strcmp(json_string_value(json_object_get(w, "code")), code)) return true;
-    return false;
-}
-
 /* Windows of "qualification" are read when they are asked for: by name, by "all", or by having
  * captured nothing else. */
 static void qualification(void **state) {
@@ -320,7 +304,7 @@ static void qualification(void **state) {
         assert_int_equal(windows_of(out), cases[i].windows);
         assert_int_equal(json_integer_value(json_object_get(settings, "windows_left_out")),
                          cases[i].left_out);
-        assert_int_equal(warned(out, "partition_left_out"), cases[i].left_out > 0);
+        assert_int_equal(cmp_warned(out, "partition_left_out"), cases[i].left_out > 0);
         json_decref(out);
     }
 }
