@@ -51,14 +51,11 @@ static kld_status check_floor(const kld_nightly_config *c, kld_err *err) {
 static kld_status check_output(const kld_nightly_config *c, kld_err *err) {
     kld_history *h;
     char *path;
-    const char *slash = strrchr(c->output, '/');
-    if (!kld_path_is_dir(c->output) && slash && slash != c->output) {
-        TRY(kld_strndup(&path, c->output, (size_t)(slash - c->output), err));
-        bool there = kld_path_is_dir(path);
-        kld_free(path);
-        if (!there)
-            return kld_fail(err, KLD_E_INPUT, "%s: the folder around it does not exist", c->output);
-    }
+    TRY(kld_path_dir(&path, c->output, err));
+    bool room = kld_path_is_dir(c->output) || kld_path_is_dir(path);
+    kld_free(path);
+    if (!room)
+        return kld_fail(err, KLD_E_INPUT, "%s: the folder around it does not exist", c->output);
     TRY(kld_path_join(&path, c->output, "history.db", err));
     kld_status st = kld_history_open(&h, path, false, err);
     kld_history_close(h);

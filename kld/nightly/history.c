@@ -37,16 +37,20 @@ _Static_assert(APPLICATION == 1802265710 && KLD_HISTORY_VERSION == 1, "as writte
 
 /* ---- SQLite's errors and values -------------------------------------------------------- */
 
+static kld_status damaged(const kld_history *h, const char *why, kld_err *err) {
+    return kld_fail(
+        err, KLD_E_INPUT,
+        "%s: the history is damaged (%.200s); it was left as it is: put a backup in its "
+        "place, or move it away to begin a new one",
+        h->path, why);
+}
+
 static kld_status sql_fail(const kld_history *h, int rc, kld_err *err) {
     const char *why = h->db ? sqlite3_errmsg(h->db) : sqlite3_errstr(rc);
     switch (rc & 0xff) {
     case SQLITE_NOMEM: return kld_fail(err, KLD_E_NOMEM, "%s: out of memory", h->path);
     case SQLITE_NOTADB:
-    case SQLITE_CORRUPT:
-        return kld_fail(err, KLD_E_INPUT,
-                        "%s: the history is damaged (%s); it was left as it is: put a backup in "
-                        "its place, or move it away to begin a new one",
-                        h->path, why);
+    case SQLITE_CORRUPT: return damaged(h, why, err);
     default: return kld_fail(err, KLD_E_IO, "%s: %s", h->path, why);
     }
 }
@@ -101,10 +105,7 @@ static kld_status check_pages(kld_history *h, kld_err *err) {
     if (st == KLD_OK) st = step(h, s, &row, err);
     const char *text = row ? column(s, 0) : NULL;
     if (st == KLD_OK && (!text || strcmp(text, "ok") != 0))
-        st = kld_fail(err, KLD_E_INPUT,
-                      "%s: the history is damaged (%.200s); it was left as it is: put a backup in "
-                      "its place, or move it away to begin a new one",
-                      h->path, text ? text : "no answer");
+        st = damaged(h, text ? text : "no answer", err);
     (void)sqlite3_finalize(s);
     return st;
 }

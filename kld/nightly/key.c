@@ -31,16 +31,30 @@ static kld_status add_other(const char *dir, const char *name, kld_buf *b, kld_e
     return st;
 }
 
-kld_status nightly_stamp_of(const char *model, nightly_stamp *out, kld_err *err) {
+static kld_status add_times(const kld_checkpoint *c, kld_buf *b, kld_err *err) {
+    for (size_t i = 0; i < c->n_shards; i++)
+        TRY(kld_buf_u64(b, (uint64_t)c->shards[i].mtime_ns, err));
+    return KLD_OK;
+}
+
+static kld_status add_bytes(const kld_checkpoint *c, kld_buf *b, kld_err *err) {
+    kld_digest full;
+    TRY(kld_checkpoint_hash_full(c, &full, err));
+    return kld_buf_add(b, &full, sizeof full, err);
+}
+
+/* out->times covers what add says of the shards, and the other files. */
+static kld_status stamp_of(const char *name,
+                           kld_status (*add)(const kld_checkpoint *, kld_buf *, kld_err *),
+                           nightly_stamp *out, kld_err *err) {
     kld_checkpoint c = {0};
     kld_buf b = {0};
     char *dir;
-    TRY(kld_hub_resolve(model, &dir, err));
+    TRY(kld_hub_resolve(name, &dir, err));
     kld_status st = kld_checkpoint_open(&c, dir, err);
     if (st == KLD_OK) {
         out->model = c.digest;
-        for (size_t i = 0; i < c.n_shards && st == KLD_OK; i++)
-            st = kld_buf_u64(&b, (uint64_t)c.shards[i].mtime_ns, err);
+        st = add(&c, &b, err);
         for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && st == KLD_OK; i++)
             st = add_other(dir, OTHERS[i], &b, err);
         if (st == KLD_OK) st = kld_sha256_of(b.data, b.len, &out->times, err);
@@ -51,23 +65,8 @@ kld_status nightly_stamp_of(const char *model, nightly_stamp *out, kld_err *err)
     return st;
 }
 
-static kld_status every_byte(const char *model, kld_digest *out, kld_err *err) {
-    kld_checkpoint c;
-    kld_buf b = {0};
-    char *dir;
-    TRY(kld_hub_resolve(model, &dir, err));
-    kld_status st = kld_checkpoint_open(&c, dir, err);
-    if (st == KLD_OK) {
-        st = kld_checkpoint_hash_full(&c, out, err);
-        if (st == KLD_OK) st = kld_buf_add(&b, out, sizeof *out, err);
-        for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && st == KLD_OK; i++)
-            st = add_other(dir, OTHERS[i], &b, err);
-        if (st == KLD_OK) st = kld_sha256_of(b.data, b.len, out, err);
-        kld_checkpoint_close(&c);
-    }
-    kld_buf_free(&b);
-    kld_free(dir);
-    return st;
+kld_status nightly_stamp_of(const char *model, nightly_stamp *out, kld_err *err) {
+    return stamp_of(model, add_times, out, err);
 }
 
 static void settings(kld_emit *e, json_t *key, const kld_capture_options *o, bool reference) {
@@ -111,17 +110,17 @@ kld_status nightly_key(const kld_nightly_item *item, const kld_choice *where,
                                  .fused = o->fused,
                                  .devices = where->device,
                                  .n_devices = where->n};
-    kld_digest weights = stamp->times;
+    nightly_stamp made_of = *stamp;
     kld_emit e = {0};
     kld_buf b = {0};
     json_t *identity = NULL, *k = NULL;
     kld_status st;
     *out = NULL;
-    if (o->hash_full) TRY(every_byte(item->model, &weights, err));
+    if (o->hash_full) TRY(stamp_of(item->model, add_bytes, &made_of, err));
     TRY_TO(done, kld_engine_identity(where->backend, &engine, &identity, err));
     k = json_object();
-    kld_emit_digest(&e, k, "checkpoint", &stamp->model);
-    kld_emit_digest(&e, k, "weights", &weights);
+    kld_emit_digest(&e, k, "checkpoint", &made_of.model);
+    kld_emit_digest(&e, k, "weights", &made_of.times);
     kld_emit_digest(&e, k, "suite", suite);
     if (reference) kld_emit_digest(&e, k, "reference", reference);
     if (routes) kld_emit_digest(&e, k, "routes", routes);

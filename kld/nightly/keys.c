@@ -2,6 +2,7 @@
 
 #include "kld/base/parse.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -81,6 +82,13 @@ const char *nightly_text(const json_t *o, const char *member) {
     const char *s = json_string_value(json_object_get(o, member));
     return s ? s : "";
 }
+
+double nightly_real(const json_t *o, const char *member) {
+    const json_t *v = json_object_get(o, member);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+int nightly_day(const char *time) { return (int)strcspn(time, "T"); }
 
 bool nightly_is(const json_t *o, const char *member, const char *value) {
     return strcmp(nightly_text(o, member), value) == 0;

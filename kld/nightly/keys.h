@@ -32,6 +32,11 @@ KLD_NODISCARD kld_status keys_read(const json_t *o, const key_row *keys, size_t 
 
 /* A member that is text; "" when it is absent or anything else. */
 const char *nightly_text(const json_t *o, const char *member);
+/* A member that is a number; NaN when it is absent or anything else. */
+double nightly_real(const json_t *o, const char *member);
 bool nightly_is(const json_t *o, const char *member, const char *value);
+
+/* Length of the day in "2026-11-30T02:00:00Z": 10. */
+int nightly_day(const char *time);
 
 #endif

@@ -19,23 +19,18 @@ static kld_status foreign(const out *o, const char *s, kld_err *err) {
     return kld_buf_adds(o->b, "`", err);
 }
 
-static double number(const json_t *o, const char *member) {
-    const json_t *v = json_object_get(o, member);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 static kld_status change(const out *o, const json_t *c, kld_err *err) {
     const json_t *good = json_object_get(c, "last_good"), *x = json_object_get(c, "change");
     const json_t *ci = json_object_get(x, "difference_ci95");
     const char *time = nightly_text(good, "time"), *why = nightly_text(c, "not_comparable");
     if (!json_is_object(good)) return kld_buf_adds(o->b, "; no good run before", err);
-    TRY(kld_buf_addf(o->b, err, "; last good run %.*s: ", (int)strcspn(time, "T"), time));
+    TRY(kld_buf_addf(o->b, err, "; last good run %.*s: ", nightly_day(time), time));
     if (*why) return kld_buf_addf(o->b, err, "not comparable, %s", why);
-    TRY(kld_buf_addf(o->b, err, "%.4g", number(good, "kl_mean")));
+    TRY(kld_buf_addf(o->b, err, "%.4g", nightly_real(good, "kl_mean")));
     if (json_is_true(json_object_get(x, "same_capture")))
         return kld_buf_adds(o->b, ", the same capture", err);
     if (!json_is_object(x)) return KLD_OK;
-    TRY(kld_buf_addf(o->b, err, ", %+.4g", number(x, "difference")));
+    TRY(kld_buf_addf(o->b, err, ", %+.4g", nightly_real(x, "difference")));
     if (json_is_array(ci))
         TRY(kld_buf_addf(o->b, err, " [%+.4g, %+.4g]", json_number_value(json_array_get(ci, 0)),
                          json_number_value(json_array_get(ci, 1))));
@@ -45,7 +40,8 @@ static kld_status change(const out *o, const json_t *c, kld_err *err) {
 static kld_status candidate(const out *o, const json_t *c, kld_err *err) {
     const char *outcome = nightly_text(c, "outcome");
     const json_t *gates = json_object_get(c, "gates");
-    double kl = number(c, "kl_mean"), lo = number(c, "kl_lo"), hi = number(c, "kl_hi");
+    double kl = nightly_real(c, "kl_mean"), lo = nightly_real(c, "kl_lo"),
+           hi = nightly_real(c, "kl_hi");
     TRY(kld_buf_addf(o->b, err, o->markdown ? "- **%s** " : "  %-7s ", outcome));
     if (strcmp(outcome, "error") == 0) {
         TRY(foreign(o, nightly_text(c, "reason"), err));

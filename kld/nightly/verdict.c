@@ -8,14 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static double real_of(const json_t *o, const char *member) {
-    const json_t *v = json_object_get(o, member);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-/* The day of "2026-11-30T02:00:00Z". */
-static int day_length(const char *time) { return (int)strcspn(time, "T"); }
-
 /* NULL when the last good run can be compared with, or there is none. */
 static const char *difference(const nightly_evidence *v) {
     const json_t *g = v->last_good;
@@ -30,7 +22,7 @@ static const char *difference(const nightly_evidence *v) {
 /* Of the last good run that is comparable; NaN without. */
 static double earlier(const nightly_evidence *v, const char *metric) {
     if (!v->last_good || difference(v)) return NAN;
-    return real_of(json_object_get(v->last_good, "metrics"), metric);
+    return nightly_real(json_object_get(v->last_good, "metrics"), metric);
 }
 
 static long long excluded(const json_t *measured) {
@@ -54,7 +46,7 @@ static kld_status absolute(const nightly_evidence *v, const kld_nightly_gate *g,
     TRY(kld_buf_addf(b, err, " %.4g is %s %.4g", x, x <= g->limit ? "within" : "above", g->limit));
     if (isfinite(before)) {
         const char *time = nightly_text(v->last_good, "time");
-        TRY(kld_buf_addf(b, err, " (%.4g in the last good run of %.*s)", before, day_length(time),
+        TRY(kld_buf_addf(b, err, " (%.4g in the last good run of %.*s)", before, nightly_day(time),
                          time));
     }
     return left_out(v, b, err);
@@ -74,17 +66,17 @@ static kld_status regression(const nightly_evidence *v, const kld_nightly_gate *
     if (!v->last_good) return kld_buf_adds(b, ": no good run yet to compare with", err);
     if (why)
         return kld_buf_addf(b, err, ": not comparable with the last good run of %.*s: %s",
-                            day_length(time), time, why);
+                            nightly_day(time), time, why);
     if (!isfinite(before))
-        return kld_buf_addf(b, err, ": the last good run of %.*s has no value", day_length(time),
+        return kld_buf_addf(b, err, ": the last good run of %.*s has no value", nightly_day(time),
                             time);
     bool within = x <= allowed(v, g);
     *outcome = whole(v) && within ? "passed" : "failed";
     if (!isfinite(x))
         return kld_buf_addf(b, err, " has no finite value; the last good run of %.*s has %.4g",
-                            day_length(time), time, before);
+                            nightly_day(time), time, before);
     TRY(kld_buf_addf(b, err, " %.4g is %s %.4g %% above %.4g of the last good run of %.*s", x,
-                     within ? "at most" : "more than", 100 * g->limit, before, day_length(time),
+                     within ? "at most" : "more than", 100 * g->limit, before, nightly_day(time),
                      time));
     if (before > 0) TRY(kld_buf_addf(b, err, " (%+.3g %%)", 100 * (x / before - 1)));
     return left_out(v, b, err);
@@ -116,7 +108,7 @@ static kld_status judge_gate(const nightly_evidence *v, const kld_nightly_gate *
 
 static void numbers(const nightly_evidence *v, kld_emit *e, json_t *entry) {
     const json_t *kl = json_object_get(v->measured, "kl"), *ci = json_object_get(kl, "ci95");
-    kld_emit_real(e, entry, "kl_mean", real_of(kl, "mean"));
+    kld_emit_real(e, entry, "kl_mean", nightly_real(kl, "mean"));
     kld_emit_real(e, entry, "kl_lo",
                   json_is_array(ci) ? json_number_value(json_array_get(ci, 0)) : NAN);
     kld_emit_real(e, entry, "kl_hi",
