@@ -31,9 +31,17 @@ struct fdiv {
 static const double LN2 = 0.69314718055994530942;
 static const double WIDE = 30; /* exp(-30) is below the rounding of 1 */
 
+/* p g(q/p) where q is not 0 and the cell not wide. */
+static inline double kl_near(double p, double d, double e) { return p * (e - d); }
+static inline double reverse_near(double p, double d, double e) { return p * ((1 + e) * d - e); }
+static inline double js_near(double p, double d, double e, double l) {
+    return 0.5 * p * ((1 + e) * (d - l) - l);
+}
+static inline double tv_of(double p, double q) { return 0.5 * fabs(q - p); }
+
 static double kl_term(const struct cell *c) {
     if (c->q == 0) return INFINITY;
-    return c->wide ? c->q - c->p - c->p * c->d : c->p * (c->e - c->d);
+    return c->wide ? c->q - c->p - c->p * c->d : kl_near(c->p, c->d, c->e);
 }
 static double kl_remainder(const struct draw *s) { return s->rj == 0 ? INFINITY : s->e - s->t; }
 static double kl_slope(double r) { return 1 - 1 / r; }
@@ -41,7 +49,7 @@ static double kl_intercept(double r) { return -log(r); }
 
 static double reverse_term(const struct cell *c) {
     if (c->q == 0) return c->p;
-    return c->wide ? c->q * c->d - c->q + c->p : c->p * ((1 + c->e) * c->d - c->e);
+    return c->wide ? c->q * c->d - c->q + c->p : reverse_near(c->p, c->d, c->e);
 }
 static double reverse_remainder(const struct draw *s) {
     return s->rj == 0 ? s->r0 : s->r0 * ((1 + s->e) * s->t - s->e);
@@ -52,7 +60,7 @@ static double reverse_intercept(double r) { return 1 - r; }
 static double js_term(const struct cell *c) {
     if (c->q == 0) return 0.5 * LN2 * c->p;
     if (c->wide) return 0.5 * (c->q * LN2 - c->p * (c->d - LN2) - c->p);
-    return 0.5 * c->p * ((1 + c->e) * (c->d - c->l) - c->l);
+    return js_near(c->p, c->d, c->e, c->l);
 }
 static double js_remainder(const struct draw *s) {
     double slide = log1p(s->rj) - s->slide0;
@@ -61,7 +69,6 @@ static double js_remainder(const struct draw *s) {
 static double js_slope(double r) { return 0.5 * (LN2 - log1p(1 / r)); }
 static double js_intercept(double r) { return 0.5 * (LN2 - log1p(r)); }
 
-static double tv_term(const struct cell *c) { return 0.5 * fabs(c->q - c->p); }
 static double tv_remainder(const struct draw *s) {
     if (s->r0 > 1) return fmax(0, 1 - s->rj);
     if (s->r0 < 1) return fmax(0, s->rj - 1);
@@ -106,7 +113,7 @@ static void cell_terms(double p, double q, double d, double term[KLD_DIV_KINDS])
     term[KLD_DIV_KL] = at_least_0(kl_term(&c));
     term[KLD_DIV_REVERSE] = at_least_0(reverse_term(&c));
     term[KLD_DIV_JS] = at_least_0(js_term(&c));
-    term[KLD_DIV_TV] = at_least_0(tv_term(&c));
+    term[KLD_DIV_TV] = tv_of(p, q);
 }
 
 static void add_cell(double p, double q, double d, kld_divergence out[KLD_DIV_KINDS]) {
@@ -133,10 +140,10 @@ static void add_cells(const kld_cells *c, size_t from, size_t n,
         l[i] = x.l;
     }
     for (size_t i = 0; i < n; i++) {
-        t[KLD_DIV_KL][i] = at_least_0(p[i] * (e[i] - d[i]));
-        t[KLD_DIV_REVERSE][i] = at_least_0(p[i] * ((1 + e[i]) * d[i] - e[i]));
-        t[KLD_DIV_JS][i] = at_least_0(0.5 * p[i] * ((1 + e[i]) * (d[i] - l[i]) - l[i]));
-        t[KLD_DIV_TV][i] = 0.5 * fabs(q[i] - p[i]);
+        t[KLD_DIV_KL][i] = at_least_0(kl_near(p[i], d[i], e[i]));
+        t[KLD_DIV_REVERSE][i] = at_least_0(reverse_near(p[i], d[i], e[i]));
+        t[KLD_DIV_JS][i] = at_least_0(js_near(p[i], d[i], e[i], l[i]));
+        t[KLD_DIV_TV][i] = tv_of(p[i], q[i]);
     }
     for (size_t k = 0; k < odds; k++) {
         double term[KLD_DIV_KINDS];
