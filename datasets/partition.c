@@ -51,29 +51,35 @@ kld_status kld_partition_check_name(const char *name, kld_err *err) {
 
 /* ---- choosing one --------------------------------------------------------------------- */
 
-/* The partition that was asked for is not there: say which are. */
-static kld_status no_such(const kld_suite *s, const char *partition, kld_err *err) {
+kld_status kld_no_such_partition(const char *asked,
+                                 const char *(*partition_of)(void *ctx, size_t i), void *ctx,
+                                 size_t n_windows, kld_err *err) {
     enum { NAMED = 8 };
     const char *name[NAMED];
     kld_buf list = {0};
     kld_status st = KLD_OK;
     size_t n = 0;
-    for (size_t i = 0; i < s->n_windows && n < NAMED; i++) {
+    for (size_t i = 0; i < n_windows && n < NAMED; i++) {
+        const char *p = partition_of(ctx, i);
         size_t k = 0;
-        while (k < n && strcmp(name[k], s->windows[i].partition) != 0) k++;
-        if (k == n) name[n++] = s->windows[i].partition;
+        while (k < n && strcmp(name[k], p) != 0) k++;
+        if (k == n) name[n++] = p;
     }
     for (size_t k = 0; k < n && st == KLD_OK; k++)
         st = kld_buf_addf(&list, err, "%s'%.40s'", k ? ", " : "", name[k]);
-    if (st == KLD_OK && n == 1 && !*name[0])
-        st = kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; the suite has none",
-                      partition);
+    if (st == KLD_OK && (n == 0 || (n == 1 && !*name[0])))
+        st =
+            kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; the suite has none", asked);
     else if (st == KLD_OK)
-        st = kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; there %s %s%s", partition,
-                      n == 1 ? "is" : "are", list.data ? (const char *)list.data : "none",
-                      n == NAMED ? ", ..." : "");
+        st = kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; there %s %s%s", asked,
+                      n == 1 ? "is" : "are", (const char *)list.data, n == NAMED ? ", ..." : "");
     kld_buf_free(&list);
     return st;
+}
+
+static const char *partition_of(void *ctx, size_t i) {
+    const kld_suite *s = ctx;
+    return s->windows[i].partition;
 }
 
 static bool chosen(const kld_window *w, const char *partition) {
@@ -89,7 +95,7 @@ kld_status kld_suite_select(kld_suite *s, const char *partition, size_t *left_ou
     if (partition && strcmp(partition, KLD_ALL_PARTITIONS) == 0) return KLD_OK;
     for (size_t i = 0; i < all; i++) n += chosen(&s->windows[i], partition);
     if (n == all) return KLD_OK;
-    if (n == 0 && partition) return no_such(s, partition, err);
+    if (n == 0 && partition) return kld_no_such_partition(partition, partition_of, s, all, err);
     if (n == 0)
         return kld_fail(err, KLD_E_INPUT,
                         "every window is of partition '" KLD_QUALIFICATION

@@ -28,6 +28,13 @@ KLD_NODISCARD kld_status kld_partition_check_name(const char *name, kld_err *err
 KLD_NODISCARD kld_status kld_suite_select(kld_suite *s, const char *partition, size_t *left_out,
                                           kld_err *err);
 
+/* Fail because none of n_windows is in the partition that was asked for; the message lists those
+ * there are.  partition_of says the partition of window i, "" for none; its texts outlive the
+ * call.  KLD_E_USAGE, KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_no_such_partition(const char *asked,
+                                               const char *(*partition_of)(void *ctx, size_t i),
+                                               void *ctx, size_t n_windows, kld_err *err);
+
 enum { KLD_MAX_PARTS = 16 };
 
 typedef struct kld_split {

@@ -16,6 +16,8 @@ size_t kld_window_scored(const kld_window *w) {
     return w->n > w->score_from + 1 ? w->n - 1 - w->score_from : 0;
 }
 
+const char *kld_window_unit(const kld_window *w) { return *w->cluster ? w->cluster : w->source; }
+
 void kld_suite_free(kld_suite *s) {
     kld_arena_free(&s->arena);
     memset(s, 0, sizeof *s);
@@ -23,10 +25,10 @@ void kld_suite_free(kld_suite *s) {
 
 /* ---- digests -------------------------------------------------------------------------- */
 
-static kld_status ids_digest(const kld_window *w, kld_digest *out, kld_err *err) {
+kld_status kld_ids_digest(const uint32_t *ids, size_t n, kld_digest *out, kld_err *err) {
     kld_buf b = {0};
-    kld_status st = kld_buf_reserve(&b, 4 * w->n, err);
-    for (size_t i = 0; i < w->n && st == KLD_OK; i++) st = kld_buf_u32(&b, w->ids[i], err);
+    kld_status st = kld_buf_reserve(&b, 4 * n, err);
+    for (size_t i = 0; i < n && st == KLD_OK; i++) st = kld_buf_u32(&b, ids[i], err);
     if (st == KLD_OK) st = kld_sha256_of(b.data ? (void *)b.data : (void *)"", b.len, out, err);
     kld_buf_free(&b);
     return st;
@@ -56,7 +58,7 @@ kld_status kld_suite_seal(kld_suite *s, kld_err *err) {
     TRY_TO(done, add_string(&b, s->bos, err));
     for (size_t i = 0; i < s->n_windows; i++) {
         kld_window *w = &s->windows[i];
-        TRY_TO(done, ids_digest(w, &w->tokens, err));
+        TRY_TO(done, kld_ids_digest(w->ids, w->n, &w->tokens, err));
         TRY_TO(done, window_key(w, &b, err));
         s->tokens += w->n;
         s->positions += kld_window_scored(w);
@@ -132,8 +134,8 @@ static kld_status read_window(kld_suite *s, const json_t *line, size_t index, kl
     if (!json_object_get(line, "tokens_sha256")) return KLD_OK;
     TRY(kld_json_str(line, "tokens_sha256", &hex, err));
     TRY(kld_where(err, kld_digest_parse(hex, &said, err), "'tokens_sha256'"));
-    TRY(ids_digest(w, &w->tokens, err));
-    if (memcmp(&said, &w->tokens, sizeof said) != 0)
+    TRY(kld_ids_digest(w->ids, w->n, &w->tokens, err));
+    if (!kld_same_digest(&said, &w->tokens))
         return kld_fail(err, KLD_E_INPUT, "'tokens_sha256' does not match the ids");
     return KLD_OK;
 }
@@ -275,7 +277,7 @@ static kld_status check_whole(kld_suite *s, const header *h, kld_err *err) {
         return kld_fail(err, KLD_E_INPUT, "the header promises %llu windows, %zu are there",
                         (unsigned long long)h->windows, s->n_windows);
     TRY(kld_suite_seal(s, err));
-    if (h->present && memcmp(&h->digest, &s->digest, sizeof s->digest) != 0)
+    if (h->present && !kld_same_digest(&h->digest, &s->digest))
         return kld_fail(err, KLD_E_INPUT, "the digest in the header does not match the windows");
     return check_use(s, err);
 }

@@ -34,10 +34,15 @@ typedef struct kld_window {
     const char *stratum;   /* "" when none */
     const char *partition; /* "analysis", "qualification" or "" */
     uint64_t offset;       /* of ids[0] in the token stream of its document */
-    kld_digest tokens;     /* SHA-256 of ids as little-endian u32 */
+    kld_digest tokens;     /* kld_ids_digest */
 } kld_window;
 
 size_t kld_window_scored(const kld_window *w); /* n-1-score_from, or 0 */
+/* What intervals resample: the cluster, or the source where there is none.  Borrowed. */
+const char *kld_window_unit(const kld_window *w);
+/* SHA-256 of ids as little-endian u32.  KLD_E_NOMEM. */
+KLD_NODISCARD kld_status kld_ids_digest(const uint32_t *ids, size_t n, kld_digest *out,
+                                        kld_err *err);
 
 typedef struct kld_suite {
     kld_window *windows; /* [n_windows] */

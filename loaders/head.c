@@ -142,15 +142,19 @@ done:
     return st;
 }
 
+kld_status kld_head_keepable(const kld_model *m, kld_err *err) {
+    const kld_weight *w = &m->global[KLD_SLOT_HEAD];
+    if (w->format <= KLD_FMT_F32 && !w->in_major) return KLD_OK;
+    return kld_fail(err, KLD_E_UNSUPPORTED,
+                    "the head is stored as %s, which is not kept as a file of its own; keep the "
+                    "checkpoint %.300s",
+                    kld_format_name(w->format), m->ckpt.dir);
+}
+
 kld_status kld_head_save(const kld_model *m, const kld_digest *digest, const char *dir, char **path,
                          kld_err *err) {
-    const kld_weight *w = &m->global[KLD_SLOT_HEAD];
     *path = NULL;
-    if (w->format > KLD_FMT_F32 || w->in_major)
-        return kld_fail(err, KLD_E_UNSUPPORTED,
-                        "the head is stored as %s, which is not kept as a file of its own; keep "
-                        "the checkpoint %.300s",
-                        kld_format_name(w->format), m->ckpt.dir);
+    TRY(kld_head_keepable(m, err));
     TRY(kld_head_path(path, dir, digest, err));
     kld_model *there = NULL;
     kld_status st = kld_path_exists(*path) ? kld_head_open(&there, *path, digest, err)
@@ -246,7 +250,7 @@ static kld_status same_head(const kld_model *m, const char *path, const kld_dige
     kld_digest found;
     char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
     TRY(kld_head_digest(m, &found, err));
-    if (!memcmp(&found, digest, sizeof found)) return KLD_OK;
+    if (kld_same_digest(&found, digest)) return KLD_OK;
     return kld_fail(err, KLD_E_INPUT, "%s: holds the head %s, not %s", path,
                     kld_digest_hex(&found, a), kld_digest_hex(digest, b));
 }

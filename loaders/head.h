@@ -21,11 +21,15 @@ KLD_NODISCARD kld_status kld_head_digest(const kld_model *m, kld_digest *out, kl
 KLD_NODISCARD kld_status kld_head_path(char **out, const char *dir, const kld_digest *digest,
                                        kld_err *err);
 
+/* KLD_E_UNSUPPORTED unless the head can be kept as a file of its own: one that is quantized cannot,
+ * because how its input is quantized and what its codes mean is the checkpoint's to say, which must
+ * be kept; nor can one whose rows are not those of the vocabulary. */
+KLD_NODISCARD kld_status kld_head_keepable(const kld_model *m, kld_err *err);
+
 /* Keep the head, whose digest this is, as a file of that path: lm_head.weight (and lm_head.bias)
  * as stored, with digest, logit cap and the checkpoint's name as metadata.  Atomic.  When the file
  * is there already, it is checked and left as it is.  *path owned (kld_free), NULL on failure.
- * KLD_E_UNSUPPORTED  the head is quantized: how its input is quantized and what its codes mean is
- *                    the checkpoint's to say, which must be kept.
+ * KLD_E_UNSUPPORTED  see kld_head_keepable.
  * KLD_E_INPUT        a file of that name holds something else; a path that cannot be written.
  * KLD_E_IO, KLD_E_NOMEM. */
 KLD_NODISCARD kld_status kld_head_save(const kld_model *m, const kld_digest *digest,

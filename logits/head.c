@@ -6,6 +6,7 @@
 #include "kld/base/log.h"
 #include "kld/base/mem.h"
 #include "kld/base/num.h"
+#include "loaders/numfmt.h"
 #include "logits/run.h"
 
 #include <string.h>
@@ -138,12 +139,10 @@ static kld_status keep_hidden(struct head *h, struct open_window *o, const struc
     const unsigned char *from = lane->graph.h.p;
     void *host = elem == bytes ? (void *)to : r->host_hidden;
     TRY(r->be->download(lane->dev, host, from + (c->from - pos) * cols * elem, n * elem, err));
-    /* FP32 that holds BF16 values: the upper halves are all there is. */
+    /* FP32 that holds BF16 values, so that nothing is rounded. */
     const float *wide = r->host_hidden;
     for (size_t i = 0; elem != bytes && i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &wide[i], sizeof bits);
-        uint16_t half = (uint16_t)(bits >> 16);
+        uint16_t half = kld_f32_to_bf16(wide[i]);
         memcpy(to + 2 * i, &half, sizeof half);
     }
     return KLD_OK;

@@ -98,6 +98,15 @@ bool kld_hex_parse(const char *text, unsigned char *b, size_t n) {
     return hex_digits(text, b, n) && !text[2 * n];
 }
 
+bool kld_same_digest(const kld_digest *a, const kld_digest *b) {
+    return memcmp(a->b, b->b, sizeof a->b) == 0;
+}
+
+bool kld_zero_digest(const kld_digest *d) {
+    static const kld_digest zero;
+    return kld_same_digest(d, &zero);
+}
+
 char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]) {
     return kld_hex(d->b, sizeof d->b, hex);
 }

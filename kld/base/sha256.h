@@ -34,6 +34,9 @@ KLD_NODISCARD kld_status kld_sha256_file(const char *path, kld_digest *out, kld_
 char *kld_hex(const unsigned char *b, size_t n, char *hex);
 bool kld_hex_parse(const char *text, unsigned char *b, size_t n);
 
+bool kld_same_digest(const kld_digest *a, const kld_digest *b);
+bool kld_zero_digest(const kld_digest *d); /* none: zeros stand for it */
+
 /* Lower-case hex into hex[KLD_SHA256_HEX]; returns hex. */
 char *kld_digest_hex(const kld_digest *d, char hex[KLD_SHA256_HEX]);
 /* KLD_E_INPUT unless text is exactly 64 lower-case hex digits. */

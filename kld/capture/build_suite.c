@@ -92,15 +92,6 @@ static kld_status check_bos(builder *b, const uint32_t *ids, size_t n, kld_err *
     return KLD_OK;
 }
 
-static kld_status content(const kld_document *d, kld_digest *out, kld_err *err) {
-    kld_buf b = {0};
-    kld_status st = kld_buf_reserve(&b, 4 * d->n_ids, err);
-    for (size_t i = 0; i < d->n_ids && st == KLD_OK; i++) st = kld_buf_u32(&b, d->ids[i], err);
-    if (st == KLD_OK) st = kld_sha256_of(b.data ? (void *)b.data : (void *)"", b.len, out, err);
-    kld_buf_free(&b);
-    return st;
-}
-
 static kld_status add_document(builder *b, const kld_document *d, size_t index, kld_err *err) {
     kld_window proto = {0};
     kld_choice_window choice = {.document = index, .origin = d->origin};
@@ -112,7 +103,7 @@ static kld_status add_document(builder *b, const kld_document *d, size_t index, 
     TRY(keep(b, partition, &proto.partition, err));
     TRY(kld_partition_check_name(partition, err));
     TRY(check_bos(b, d->ids, d->n_ids, err));
-    TRY(content(d, &choice.content, err));
+    TRY(kld_ids_digest(d->ids, d->n_ids, &choice.content, err));
     choice.cluster = proto.cluster;
     choice.stratum = proto.stratum;
     TRY(cut(b, &proto, &choice, d, &any, err));

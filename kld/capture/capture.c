@@ -86,7 +86,6 @@ static kld_status mismatch(kld_err *err, const char *path, const char *what, con
 /* Columns of the softmax: the tokenizer's real size, not the padded number of rows of the
  * head, so that padding takes no probability. */
 static kld_status choose_vocab(job *j, kld_err *err) {
-    static const kld_digest unknown;
     size_t rows = j->model->config.vocab, vocab = j->suite.vocab ? j->suite.vocab : rows;
     kld_digest digest = j->suite.tokenizer;
     char *path = NULL;
@@ -97,11 +96,11 @@ static kld_status choose_vocab(job *j, kld_err *err) {
         TRY_TO(done, kld_tokenizer_open(&t, path, err));
         digest = kld_tokenizer_digest(t);
         vocab = kld_tokenizer_size(t);
-        if (memcmp(&j->suite.tokenizer, &unknown, sizeof unknown) == 0)
+        if (kld_zero_digest(&j->suite.tokenizer))
             kld_warn("%s does not say which tokenizer made its ids; they are taken as this "
                      "model's",
                      j->opt->suite);
-        else if (memcmp(&digest, &j->suite.tokenizer, sizeof digest) != 0)
+        else if (!kld_same_digest(&digest, &j->suite.tokenizer))
             TRY_TO(done, mismatch(err, path, "tokenizer", &digest, &j->suite.tokenizer,
                                   "the suite was built with another one; build a suite with this "
                                   "model's tokenizer"));
@@ -141,11 +140,11 @@ static kld_status open_reference(job *j, kld_err *err) {
                         "%s was itself captured against a reference (%s); --ref needs a capture "
                         "made without --ref",
                         path, r->reference_name);
-    if (memcmp(&r->suite, &j->suite.digest, sizeof r->suite) != 0)
+    if (!kld_same_digest(&r->suite, &j->suite.digest))
         return mismatch(err, path, "suite", &r->suite, &j->suite.digest,
                         "capture both models on the same suite");
     TRY(kld_where(err, kld_identity_partition(r, &j->suite, err), "%s", path));
-    if (memcmp(&r->tokenizer, &j->info.tokenizer, sizeof r->tokenizer) != 0)
+    if (!kld_same_digest(&r->tokenizer, &j->info.tokenizer))
         return mismatch(err, path, "tokenizer", &r->tokenizer, &j->info.tokenizer,
                         "the two models do not share a tokenizer");
     if (r->vocab != j->info.vocab)
@@ -183,7 +182,7 @@ static kld_status choose_arithmetic(job *j, kld_err *err) {
         return kld_fail(err, KLD_E_USAGE,
                         "--floor measures a reference again: name its capture with --ref");
     const kld_capture_info *r = kld_capture_header(j->ref);
-    if (memcmp(&r->model, &j->model->ckpt.digest, sizeof r->model) != 0)
+    if (!kld_same_digest(&r->model, &j->model->ckpt.digest))
         return mismatch(err, o->ref, "checkpoint", &r->model, &j->model->ckpt.digest,
                         "--floor repeats the capture of the reference itself");
     const char *was = json_string_value(json_object_get(r->engine, "precision"));
@@ -209,12 +208,7 @@ static kld_status choose_hidden(job *j, kld_err *err) {
                             "are kept for at most %zu a window",
                             j->opt->suite, i, kld_window_scored(&j->suite.windows[i]), c->hidden,
                             most);
-    const kld_weight *head = &j->model->global[KLD_SLOT_HEAD];
-    if (j->opt->keep_head && head->format > KLD_FMT_F32)
-        return kld_fail(err, KLD_E_UNSUPPORTED,
-                        "--keep-head: the head is %s, and only a dense one is kept by itself; keep "
-                        "the checkpoint instead",
-                        kld_format_name(head->format));
+    if (j->opt->keep_head) TRY(kld_where(err, kld_head_keepable(j->model, err), "--keep-head"));
     return kld_head_digest(j->model, &h->head, err);
 }
 

@@ -59,7 +59,7 @@ static kld_status read_reference(void *arg, kld_err *err) {
     kld_window_meta meta;
     TRY(kld_capture_read(f->d->ref, f->window, NULL, &f->rec, &meta, err));
     const kld_window *w = &f->d->suite->windows[f->window];
-    if (memcmp(&meta.ids, &w->tokens, sizeof meta.ids) == 0 && meta.score_from == w->score_from &&
+    if (kld_same_digest(&meta.ids, &w->tokens) && meta.score_from == w->score_from &&
         f->rec.n == kld_window_scored(w))
         return KLD_OK;
     return kld_fail(err, KLD_E_INPUT,

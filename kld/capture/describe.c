@@ -18,14 +18,11 @@ typedef struct cell {
     uint64_t tokens, positions;
 } cell;
 
-/* What intervals resample. */
-static const char *unit_of(const kld_window *w) { return *w->cluster ? w->cluster : w->source; }
-
 static int by_cell(const void *a, const void *b) {
     const kld_window *x = *(const kld_window *const *)a, *y = *(const kld_window *const *)b;
     int c = strcmp(x->partition, y->partition);
     if (c == 0) c = strcmp(x->stratum, y->stratum);
-    return c ? c : strcmp(unit_of(x), unit_of(y));
+    return c ? c : strcmp(kld_window_unit(x), kld_window_unit(y));
 }
 
 static kld_status make_cells(const kld_suite *s, cell **out, size_t *n, kld_err *err) {
@@ -44,7 +41,7 @@ static kld_status make_cells(const kld_suite *s, cell **out, size_t *n, kld_err 
                     strcmp(w[i]->stratum, w[i - 1]->stratum) == 0;
         if (!same) (*out)[(*n)++] = (cell){.partition = w[i]->partition, .stratum = w[i]->stratum};
         cell *c = &(*out)[*n - 1];
-        c->clusters += !same || strcmp(unit_of(w[i]), unit_of(w[i - 1])) != 0;
+        c->clusters += !same || strcmp(kld_window_unit(w[i]), kld_window_unit(w[i - 1])) != 0;
         c->windows++;
         c->tokens += w[i]->n;
         c->positions += kld_window_scored(w[i]);
@@ -191,7 +188,7 @@ static kld_status count_repeats(const kld_suite *s, size_t *repeats, size_t *acr
     for (size_t i = 0; i < s->n_windows; i++) w[i] = &s->windows[i];
     if (s->n_windows) qsort(w, s->n_windows, sizeof *w, by_ids);
     for (size_t i = 1; i < s->n_windows; i++) {
-        if (memcmp(&w[i]->tokens, &w[i - 1]->tokens, sizeof w[i]->tokens) != 0) continue;
+        if (!kld_same_digest(&w[i]->tokens, &w[i - 1]->tokens)) continue;
         ++*repeats;
         *across += strcmp(w[i]->partition, w[i - 1]->partition) != 0;
     }
@@ -246,8 +243,7 @@ static void about_clusters(json_t *list, const cell *c, size_t n, bool *ok) {
 
 static void about_windows(json_t *list, const kld_suite *s, const often *o, size_t repeats,
                           size_t across, bool *ok) {
-    static const kld_digest unknown;
-    if (memcmp(&s->tokenizer, &unknown, sizeof unknown) == 0)
+    if (kld_zero_digest(&s->tokenizer))
         warn(list, ok, "no_tokenizer",
              "nothing says which tokenizer made the ids; build the suite with kld suite build "
              "--jsonl to record it");

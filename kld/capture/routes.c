@@ -132,7 +132,7 @@ static kld_status check_digest(const kld_file *f, kld_err *err) {
     }
     TRY_TO(done, kld_sha256_end(&sha, &got, err));
     TRY_TO(done, kld_file_read(f, want.b, end, sizeof want.b, err));
-    if (memcmp(&want, &got, sizeof want) != 0)
+    if (!kld_same_digest(&want, &got))
         st = kld_fail(err, KLD_E_INPUT, "%s: damaged: its SHA-256 does not match", f->path);
 done:
     kld_sha256_drop(&sha);
@@ -297,7 +297,7 @@ static kld_status load_window(kld_route_book *b, kld_capture *c, size_t w, kld_e
     kld_window_meta meta;
     kld_records r;
     TRY(kld_capture_meta(c, w, &meta, err));
-    if (memcmp(&meta.ids, &window->tokens, sizeof meta.ids) != 0 || meta.tokens != window->n)
+    if (!kld_same_digest(&meta.ids, &window->tokens) || meta.tokens != window->n)
         return kld_fail(err, KLD_E_INPUT, "window %zu holds other tokens than the suite", w);
     TRY(kld_capture_read_routes(c, w, &r, err));
     kld_status st = store_window(b, w, &r, err);
@@ -310,7 +310,7 @@ static kld_status check_source(const kld_route_book *b, const kld_capture_info *
     if (!r->kept)
         return kld_fail(err, KLD_E_INPUT, "keeps no routes%s; capture it with --routes capture",
                         r->mode == KLD_ROUTES_NATURAL ? "" : " of its own, it was replayed");
-    if (memcmp(&i->suite, &b->suite->digest, sizeof i->suite) != 0)
+    if (!kld_same_digest(&i->suite, &b->suite->digest))
         return kld_fail(err, KLD_E_INPUT, "is of another suite; capture it on this one");
     TRY(kld_identity_partition(i, b->suite, err));
     if (r->layers == b->layers && r->top_k == b->k && r->experts == b->experts) return KLD_OK;

@@ -13,11 +13,9 @@ enum { ROWS = 20 };
 
 /* ---- groups --------------------------------------------------------------------------- */
 
-static const char *unit_of(const kld_window *w) { return *w->cluster ? w->cluster : w->source; }
-
 static int by_unit(const void *a, const void *b) {
     const kld_window *x = *(const kld_window *const *)a, *y = *(const kld_window *const *)b;
-    int c = strcmp(unit_of(x), unit_of(y));
+    int c = strcmp(kld_window_unit(x), kld_window_unit(y));
     return c ? c : (x > y) - (x < y); /* in the order of the suite */
 }
 
@@ -29,7 +27,7 @@ static kld_status order(const kld_suite *s, const kld_window ***out, size_t *gro
     for (size_t i = 0; i < s->n_windows; i++) w[i] = &s->windows[i];
     if (s->n_windows) qsort(w, s->n_windows, sizeof *w, by_unit);
     for (size_t i = 0; i < s->n_windows; i++)
-        *groups += i == 0 || strcmp(unit_of(w[i]), unit_of(w[i - 1])) != 0;
+        *groups += i == 0 || strcmp(kld_window_unit(w[i]), kld_window_unit(w[i - 1])) != 0;
     return KLD_OK;
 }
 
@@ -45,7 +43,7 @@ static int worst_first(const void *a, const void *b) {
     double s = kld_overlap_share(x->g), t = kld_overlap_share(y->g);
     if (s != t) return s < t ? 1 : -1;
     if (x->g->similarity != y->g->similarity) return x->g->similarity < y->g->similarity ? 1 : -1;
-    return strcmp(unit_of(x->w), unit_of(y->w));
+    return strcmp(kld_window_unit(x->w), kld_window_unit(y->w));
 }
 
 static json_t *listed(const line *l, size_t n, const kld_scan_options *opt, bool *ok) {
@@ -54,7 +52,7 @@ static json_t *listed(const line *l, size_t n, const kld_scan_options *opt, bool
         double share = kld_overlap_share(l[i].g);
         if (!(share > opt->above) && !(l[i].g->similarity >= opt->similar)) continue;
         json_t *o = kld_element(a, ok);
-        kld_put(o, "cluster", json_string(unit_of(l[i].w)), ok);
+        kld_put(o, "cluster", json_string(kld_window_unit(l[i].w)), ok);
         kld_put(o, "partition", json_string(l[i].w->partition), ok);
         kld_put(o, "stratum", json_string(l[i].w->stratum), ok);
         kld_put(o, "ngrams", kld_count(l[i].g->grams), ok);
@@ -136,7 +134,7 @@ kld_status kld_suite_scan(const kld_suite *s, const char *path, const kld_tokeni
     TRY_TO(done, NEW_ARRAY(&g, n, err));
     TRY_TO(done, NEW_ARRAY(&l, n, err));
     for (size_t i = 0; i < s->n_windows; i++) {
-        at += i > 0 && strcmp(unit_of(w[i]), unit_of(w[i - 1])) != 0;
+        at += i > 0 && strcmp(kld_window_unit(w[i]), kld_window_unit(w[i - 1])) != 0;
         if (!l[at].w) l[at] = (line){.w = w[i], .g = &g[at]};
         TRY_TO(done, kld_overlap_add(o, at, w[i]->ids, w[i]->n, err));
     }

@@ -75,7 +75,7 @@ static const char *signed_text(const kld_signature *s, char text[48]) {
 
 static bool names(const kld_receipt_facts *f, const kld_digest *content) {
     for (size_t i = 0; i < f->n_captures; i++)
-        if (memcmp(&f->capture[i], content, sizeof *content) == 0) return true;
+        if (kld_same_digest(&f->capture[i], content)) return true;
     return false;
 }
 
@@ -145,8 +145,7 @@ static void tell_receipt(args *a, size_t k) {
     for (size_t j = 0; j < f->n_captures; j++) {
         bool here = false;
         for (size_t i = 0; i < a->n; i++)
-            here = here || (!a->is_receipt[i] &&
-                            memcmp(&a->content[i], &f->capture[j], sizeof(kld_digest)) == 0);
+            here = here || (!a->is_receipt[i] && kld_same_digest(&a->content[i], &f->capture[j]));
         found += here;
     }
     kld_digest_hex(&f->content, hex);

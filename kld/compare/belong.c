@@ -4,15 +4,6 @@
 
 #include <string.h>
 
-bool kld_same_digest(const kld_digest *a, const kld_digest *b) {
-    return memcmp(a->b, b->b, sizeof a->b) == 0;
-}
-
-bool kld_zero_digest(const kld_digest *d) {
-    static const kld_digest zero;
-    return kld_same_digest(d, &zero);
-}
-
 static kld_status same_digest(const char *what, const kld_digest *ref, const kld_digest *cand,
                               kld_err *err) {
     char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
@@ -104,6 +95,12 @@ static bool same_machine(const kld_capture_info *r, const kld_capture_info *c) {
         if (!json_equal(json_object_get(r->engine, KEY[i]), json_object_get(c->engine, KEY[i])))
             return false;
     return true;
+}
+
+bool kld_same_checkpoint(const kld_capture_info *a, const kld_capture_info *b) {
+    if (!kld_same_digest(&a->model, &b->model)) return false;
+    if (kld_zero_digest(&a->model_full) || kld_zero_digest(&b->model_full)) return true;
+    return kld_same_digest(&a->model_full, &b->model_full);
 }
 
 bool kld_is_floor(const kld_capture_info *i) { return i->floor && *i->floor; }

@@ -28,11 +28,12 @@ KLD_NODISCARD kld_status kld_belong_headers(const kld_capture *ref, const kld_ca
 KLD_NODISCARD kld_status kld_belong_window(size_t i, const kld_window_meta *ref,
                                            const kld_window_meta *cand, kld_err *err);
 
+/* Of one checkpoint, as far as both say: their model digests are equal, and where both have them
+ * their digests of every byte.  Fine-tunes share headers and sizes and so a model digest. */
+bool kld_same_checkpoint(const kld_capture_info *a, const kld_capture_info *b);
+
 /* A measurement of the noise floor (capture --floor). */
 bool kld_is_floor(const kld_capture_info *i);
-
-bool kld_same_digest(const kld_digest *a, const kld_digest *b);
-bool kld_zero_digest(const kld_digest *d); /* none: zeros stand for it */
 
 KLD_EXTERN_C_END
 #endif

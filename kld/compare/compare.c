@@ -85,33 +85,11 @@ static kld_status find_roles(struct run *r, const char *ref_path, kld_report_sid
     return KLD_OK;
 }
 
-/* The partition that was asked for is not there: say which are. */
-static kld_status no_such_partition(struct run *r, kld_err *err) {
-    enum { NAMED = 8 };
-    const char *name[NAMED];
-    size_t n = 0;
+static const char *partition_of(void *ctx, size_t i) {
     kld_window_meta m;
-    kld_buf list = {0};
-    kld_status st = KLD_OK;
-    for (size_t i = 0; i < kld_capture_header(r->ref)->windows && n < NAMED; i++) {
-        TRY(kld_capture_meta(r->ref, i, &m, err));
-        size_t k = 0;
-        const char *p = m.partition ? m.partition : "";
-        while (k < n && strcmp(name[k], p) != 0) k++;
-        if (k == n) name[n++] = p;
-    }
-    if (n == 0 || (n == 1 && !*name[0]))
-        return kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; the suite has none",
-                        r->opt->partition);
-    for (size_t k = 0; k < n && st == KLD_OK; k++)
-        st = kld_buf_addf(&list, err, "%s'%.40s'", k ? ", " : "", name[k]);
-    if (st == KLD_OK)
-        st =
-            kld_fail(err, KLD_E_USAGE, "no window is in partition '%s'; there %s %s%s",
-                     r->opt->partition, n == 1 ? "is" : "are",
-                     list.data ? (const char *)list.data : "no windows", n == NAMED ? ", ..." : "");
-    kld_buf_free(&list);
-    return st;
+    kld_err ignored; /* window i was there before */
+    if (kld_capture_meta(ctx, i, &m, &ignored) != KLD_OK || !m.partition) return "";
+    return m.partition;
 }
 
 /* The partition that decides is never read by the way. */
@@ -137,7 +115,8 @@ static kld_status choose_windows(struct run *r, kld_err *err) {
     if (r->n_windows == 0 && !r->opt->partition) /* they were asked for when captured */
         for (; r->n_windows < all; r->n_windows++) r->window[r->n_windows] = r->n_windows;
     if (!r->opt->partition) r->left_out = all - r->n_windows;
-    if (r->n_windows == 0 && r->opt->partition) return no_such_partition(r, err);
+    if (r->n_windows == 0 && r->opt->partition)
+        return kld_no_such_partition(r->opt->partition, partition_of, r->ref, all, err);
     return KLD_OK;
 }
 

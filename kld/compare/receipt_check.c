@@ -94,7 +94,7 @@ static kld_status check(const json_t *receipt, kld_receipt_facts *f, kld_err *er
     TRY(only(run, 2, "'run'", err));
     TRY(only(receipt, 5, "it", err));
     TRY(receipt_digest(content, &f->content, err));
-    if (memcmp(&said, &f->content, sizeof said) != 0) {
+    if (!kld_same_digest(&said, &f->content)) {
         char has[KLD_SHA256_HEX];
         return kld_fail(err, KLD_E_INPUT,
                         "'content' was changed: its SHA-256 is %s, 'content_sha256' says otherwise",

@@ -31,11 +31,9 @@ static long floor_candidate(const kld_report *r) {
     const kld_capture_info *ref = r->ref.info;
     for (size_t k = 0; k < r->tally->n_cands; k++) {
         const kld_report_side *c = &r->cand[k];
-        bool same = memcmp(&c->info->model, &ref->model, sizeof ref->model) == 0;
-        if (!kld_zero_digest(&ref->model_full) && !kld_zero_digest(&c->info->model_full))
-            same = same && memcmp(&c->info->model_full, &ref->model_full, sizeof(kld_digest)) == 0;
-        same = same && c->info->routes.mode == KLD_ROUTES_NATURAL &&
-               !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
+        bool same = kld_same_checkpoint(c->info, ref) &&
+                    c->info->routes.mode == KLD_ROUTES_NATURAL &&
+                    !strcmp(kld_belong_activations(ref), kld_belong_activations(c->info));
         if (!(c->self || (same && !c->arithmetic_mismatch))) continue;
         if (found < 0 || larger_floor(r, k, (size_t)found)) found = (long)k;
     }

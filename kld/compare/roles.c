@@ -1,26 +1,18 @@
 #include "kld/compare/roles.h"
 
+#include "kld/compare/belong.h"
+
 #include <string.h>
 
 const char *const KLD_CELL_NAME[KLD_CELLS] = {"BxB", "BxQ", "QxB", "QxQ"};
-
-static bool same_digest(const kld_digest *a, const kld_digest *b) {
-    return memcmp(a, b, sizeof *a) == 0;
-}
-
-static bool known(const kld_digest *d) {
-    static const kld_digest zero;
-    return !same_digest(d, &zero);
-}
 
 static const char *text(const char *s) { return s ? s : ""; }
 
 /* How surely two captures are of one checkpoint: 0 not, 1 by headers and sizes, 2 surely. */
 static int alike(const kld_capture_info *a, const kld_capture_info *b) {
-    if (!same_digest(&a->model, &b->model)) return 0;
-    if (known(&a->model_full) && known(&b->model_full))
-        return same_digest(&a->model_full, &b->model_full) ? 2 : 0;
-    return strcmp(text(a->name), text(b->name)) == 0 ? 2 : 1;
+    if (!kld_same_checkpoint(a, b)) return 0;
+    bool every_byte = !kld_zero_digest(&a->model_full) && !kld_zero_digest(&b->model_full);
+    return every_byte || strcmp(text(a->name), text(b->name)) == 0 ? 2 : 1;
 }
 
 /* Quantized inputs and whatever else of the arithmetic: a cell differs from the next in its routes
@@ -40,12 +32,12 @@ static void find_source(const kld_report_side *ref, const kld_report_side *cand,
     if (natural(&cand[k])) return;
     r->source = KLD_SOURCE_ELSEWHERE;
     r->left_out = KLD_LEFT_SOURCE;
-    if (same_digest(from, &ref->content)) {
+    if (kld_same_digest(from, &ref->content)) {
         r->source = KLD_SOURCE_REFERENCE;
         return;
     }
     for (size_t j = 0; j < n && r->source == KLD_SOURCE_ELSEWHERE; j++)
-        if (natural(&cand[j]) && same_digest(from, &cand[j].content)) {
+        if (natural(&cand[j]) && kld_same_digest(from, &cand[j].content)) {
             r->source = KLD_SOURCE_CANDIDATE;
             r->source_candidate = (long)j;
         }

@@ -60,10 +60,9 @@ typedef struct kld_quad {
 
 /* Fill role[n] and quad[n].
  *
- * Two captures are of the same checkpoint when their model digests are equal, and their digests of
- * every byte where both have them.  Fine-tunes share headers and sizes and so a model digest: where
- * several captures fit, one with the same digest of every byte or the same name is taken first,
- * then the reference, then the first. */
+ * Of one checkpoint is what kld_same_checkpoint says (belong.h).  Where several captures fit, one
+ * with the same digest of every byte or the same name is taken first, then the reference, then the
+ * first. */
 void kld_roles_find(const kld_report_side *ref, const kld_report_side *cand, size_t n,
                     kld_role *role, kld_quad *quad);
 

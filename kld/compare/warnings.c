@@ -7,8 +7,7 @@
 #include <string.h>
 
 const char KLD_ADD_FLOOR[] = "capture the reference again (kld capture --floor --ref REFERENCE) "
-                             "and add that as a candidate, "
-                             "to see what differences mean nothing";
+                             "and add that as a candidate, to see what differences mean nothing";
 
 struct list {
     kld_emit *e;

@@ -97,7 +97,7 @@ static kld_status open_tokenizer(const char *path, const kld_capture_info *ref, 
     char a[KLD_SHA256_HEX], b[KLD_SHA256_HEX];
     kld_status st =
         kld_where(err, kld_tokenizer_decode(*out, NULL, 0, false, &none, err), "%s", path);
-    if (st == KLD_OK && memcmp(&own, &ref->tokenizer, sizeof own) != 0)
+    if (st == KLD_OK && !kld_same_digest(&own, &ref->tokenizer))
         st = kld_fail(
             err, KLD_E_INPUT,
             "%s: tokenizer %.12s, but the captures were made with %.12s; give the directory "

@@ -58,9 +58,9 @@ static kld_status check_finished(const nightly_captures *c, size_t i, kld_err *e
     kld_capture *f;
     TRY(kld_capture_open(&f, x->path, err));
     const kld_capture_info *h = kld_capture_header(f);
-    bool same = memcmp(&h->model, &x->model, sizeof h->model) == 0 &&
-                memcmp(&h->suite, &c->suite, sizeof h->suite) == 0 && h->has_reference == (i > 0) &&
-                (i == 0 || memcmp(&h->reference, &c->item[0].digest, sizeof h->reference) == 0);
+    bool same = kld_same_digest(&h->model, &x->model) && kld_same_digest(&h->suite, &c->suite) &&
+                h->has_reference == (i > 0) &&
+                (i == 0 || kld_same_digest(&h->reference, &c->item[0].digest));
     kld_status st = kld_capture_verify(f, err);
     if (st == KLD_OK && !same)
         st = kld_fail(err, KLD_E_INPUT, "%s: is the capture of something else", x->path);

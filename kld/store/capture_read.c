@@ -71,7 +71,7 @@ static kld_status load(const kld_capture *c, size_t i, kld_buf *text, kld_err *e
     kld_status st;
     TRY_TO(done, kld_file_read(&c->file, frame, e->offset, (size_t)e->bytes, err));
     TRY_TO(done, kld_sha256_of(frame, (size_t)e->bytes, &sha, err));
-    if (memcmp(&sha, &e->sha256, sizeof sha) != 0) {
+    if (!kld_same_digest(&sha, &e->sha256)) {
         st = kld_fail(err, KLD_E_INPUT, "its SHA-256 does not match the footer's");
         goto done;
     }
@@ -95,7 +95,7 @@ kld_status kld_capture_meta(kld_capture *c, size_t i, kld_window_meta *meta, kld
 /* Read from window i of the capture of that content: its bytes were checked then, so hashing what
  * they unfolded to again would tell nothing new. */
 static bool is_from(const kld_records *r, const kld_digest *content, size_t i) {
-    return r->source_window == i + 1 && memcmp(&r->source, content, sizeof *content) == 0;
+    return r->source_window == i + 1 && kld_same_digest(&r->source, content);
 }
 
 kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kld_records *out,
@@ -112,8 +112,10 @@ kld_status kld_capture_read(kld_capture *c, size_t i, const kld_records *ref, kl
                    frame_records(&c->info, &text, c->info.has_reference ? ref : NULL,
                                  ref && is_from(ref, &c->info.reference, i), out, err),
                    err);
-    if (st == KLD_OK) out->source = c->digest;
-    if (st == KLD_OK) out->source_window = i + 1;
+    if (st == KLD_OK) {
+        out->source = c->digest;
+        out->source_window = i + 1;
+    }
     if (st == KLD_OK && meta) *meta = c->meta[i];
     kld_buf_free(&text);
     return st;

@@ -329,6 +329,13 @@ static kld_status take_routes(columns *c, const kld_capture_info *info, uint64_t
     return KLD_OK;
 }
 
+/* Everything of a frame; the columns are the caller's to free, whatever is returned. */
+static kld_status open_frame(const kld_buf *text, window_head *head, columns *c, kld_err *err) {
+    kld_cursor in = kld_cursor_of(text->data, text->len);
+    TRY(head_read(&in, NULL, head, err));
+    return columns_read(c, &in, err);
+}
+
 kld_status frame_records(const kld_capture_info *info, const kld_buf *text, const kld_records *ref,
                          bool known, kld_records *out, kld_err *err) {
     columns c = {0};
@@ -336,18 +343,16 @@ kld_status frame_records(const kld_capture_info *info, const kld_buf *text, cons
     memset(out, 0, sizeof *out);
     window_head head;
     kld_digest bound;
-    kld_cursor in = kld_cursor_of(text->data, text->len);
     kld_status st;
-    TRY_TO(done, head_read(&in, NULL, &head, err));
+    TRY_TO(done, open_frame(text, &head, &c, err));
     if (ref) {
         if (!known) TRY_TO(done, records_digest(ref, &bound, err));
-        if (ref->n != head.rows || (!known && memcmp(&bound, &head.ref, sizeof bound) != 0)) {
+        if (ref->n != head.rows || (!known && !kld_same_digest(&bound, &head.ref))) {
             st = kld_fail(err, KLD_E_INPUT,
                           "the reference records given are not those it was captured against");
             goto done;
         }
     }
-    TRY_TO(done, columns_read(&c, &in, err));
     /* Every row has a label, so memory is bounded by what the file really holds. */
     if (c.col[COL_LABEL].n != head.rows) {
         st = kld_fail(err, KLD_E_INPUT, "%zu labels for %u rows", c.col[COL_LABEL].n,
@@ -382,10 +387,8 @@ kld_status frame_routes(const kld_capture_info *info, const kld_buf *text, kld_r
                         kld_err *err) {
     columns c = {0};
     window_head head;
-    kld_cursor in = kld_cursor_of(text->data, text->len);
     memset(out, 0, sizeof *out);
-    kld_status st = head_read(&in, NULL, &head, err);
-    if (st == KLD_OK) st = columns_read(&c, &in, err);
+    kld_status st = open_frame(text, &head, &c, err);
     if (st == KLD_OK) st = take_routes(&c, info, head.meta.tokens, out, err);
     columns_free(&c);
     if (st != KLD_OK) kld_records_free(out);
@@ -396,10 +399,8 @@ kld_status frame_hidden(const kld_capture_info *info, const kld_buf *text, kld_r
                         kld_err *err) {
     columns c = {0};
     window_head head;
-    kld_cursor in = kld_cursor_of(text->data, text->len);
     memset(out, 0, sizeof *out);
-    kld_status st = head_read(&in, NULL, &head, err);
-    if (st == KLD_OK) st = columns_read(&c, &in, err);
+    kld_status st = open_frame(text, &head, &c, err);
     if (st == KLD_OK) {
         out->n = head.rows;
         out->first = (size_t)head.meta.score_from;
