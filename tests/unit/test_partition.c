@@ -13,7 +13,7 @@ enum { MOST = 400 };
 typedef struct made {
     kld_suite s;
     kld_window w[MOST];
-    char name[MOST][16];
+    char name[MOST][24];
 } made;
 
 static uint32_t IDS[64];
